@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
-from . import _activation, _check, _config, _keep, _memory, _padding, _plan, _repeat, _views, _words
+from . import _activation, _check, _config, _keep, _memory, _padding, _plan, _repeat, _views, _words, tuning
 from ._problem import PRECISIONS, Problem
 from .algorithms import ALGORITHMS, BASIC
 
@@ -414,17 +414,19 @@ _NAMES = (
 _ONE_SHOT_CALLS = _keep.Recent(_keep.ONE_SHOT_PLANS)  # signature of a one-shot call -> `_repeat.Shot`
 
 
-def one_shot(dialect, data, filter, bias, names, values, out=None, add=None):
+def one_shot(dialect, data, filter, bias, names, values, out=None, add=None, counts_packing=True):
     """Compute `conv_transpose` in any dialect.
 
     ``names`` and ``values`` are tuples with the keyword arguments of `parse`. Their order must be the same at every call,
-    because the values are part of the signature that identifies repeated calls.
+    because the values are part of the signature that identifies repeated calls. Without ``counts_packing``, the algorithm is
+    the one that an operator with packed weights takes, so that the bits of the result are those of the operator.
     """
     if not type(data) is type(filter) is np.ndarray or type(bias) not in (np.ndarray, type(None)):
         data, filter = _check.array("data", data), _check.array("filter", filter)
         bias = None if bias is None else _check.array("bias", bias)
     threads = _config.get_num_threads()
-    found = _repeat.repeat_shot(_ONE_SHOT_CALLS.entries, dialect, data, filter, bias, values, out, threads, add)
+    kind = dialect if counts_packing else f"{dialect}, as packed, {tuning.version}"
+    found = _repeat.repeat_shot(_ONE_SHOT_CALLS.entries, kind, data, filter, bias, values, out, threads, add)
     if type(found) is np.ndarray:  # otherwise the signature, or None
         return found
     parsed, view, own_bias = parse(filter, bias, dialect, **dict(zip(names, values, strict=True)))
@@ -434,10 +436,15 @@ def one_shot(dialect, data, filter, bias, names, values, out=None, add=None):
     # Plans are kept only for arrays without repeated elements, because strides of 0 do not define the order of axes in which
     # 16-bit types are widened. A filter with repeated elements, such as a result of ``expand``, is copied, which costs less
     # than a new plan.
-    can_repeat = _views.addressable(filter) and _views.elements_disjoint(filter)
-    if not can_repeat and out is None:
-        return one_shot(dialect, data, filter.copy(), bias, names, values, None, add)
-    operator = _plan.Operator(parsed, _views.readable_view(view), _views.readable_view(own_bias), persistent=False)
+    can_repeat, own = _views.addressable(filter) and _views.elements_disjoint(filter), view
+    if not can_repeat:
+        copy = filter.copy()
+        if out is None:
+            return one_shot(dialect, data, copy, bias, names, values, None, add, counts_packing)
+        own = filter_view(copy, parsed.filter_format, parsed.groups)  # `out` must not overlap the caller's filter
+    operator = _plan.Operator(
+        parsed, own, _views.readable_view(own_bias), persistent=False, counts_packing=counts_packing
+    )  # fmt: skip
     inputs = ("data", data), ("filter", view), ("bias", own_bias)
     result, bound = execute(parsed, operator, data, inputs, out, add=add)
     # A call that fell back to another algorithm because of its weights is not kept: the next weights may not need the fallback.

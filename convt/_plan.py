@@ -104,18 +104,20 @@ class _TunedAlgorithm(_repeat.Kept):
 class Operator:
     """Packed weights and plans of one set of attributes and weights, for any data shape."""
 
-    def __init__(self, attributes, filter, bias, persistent=True, weights=None):
+    def __init__(self, attributes, filter, bias, persistent=True, weights=None, counts_packing=False):
         """Create an operator.
 
         ``filter`` is a view (groups, ci, co, *kernel), ``bias`` has shape (groups * co,) or is None. ``persistent`` is False
         for a one-shot call, whose weights are used once. ``weights`` is a `_keep.PackedWeights` that several operators of one
-        filter share, or None.
+        filter share, or None. ``counts_packing`` is whether the choice of an algorithm for a one-shot call counts the time to
+        pack weights; otherwise it is the choice of a persistent operator, which gives the same bits.
         """
         if attributes.backend == "onednn":
             onednn.library.opened()  # raises BackendUnavailableError if oneDNN is missing
         self._attributes = attributes
         self._persistent = persistent
         self._filter_order = None if persistent else memory_order(filter)  # memory order of a one-shot call's filter
+        self._counts_packing = counts_packing
         self.filter = filter
         self.bias = bias
         self._forms = {}  # (key, machine) -> Form
@@ -210,21 +212,24 @@ class Operator:
     def choose_algorithm(self, problem, data=None):
         """Return ``(name, note)`` of the algorithm that the operator's backend and algorithm select; it may be "onednn".
 
-        A measured result of `tuning` has priority over the cost model, except for one-shot calls, because the measured times do
-        not include packing.
+        A measured result of `tuning` has priority over the cost model, except for calls that count packing, because the
+        measured times do not include it.
         """
         a = self._attributes
         if a.backend == "onednn":
             return "onednn", ""
         if a.backend == "tune":
             return self._tuned_algorithm(problem, data)
-        return (self._persistent and self._saved_algorithm(problem)) or (self._cheapest_algorithm(problem), "")
+        found = None if self._counts_packing else self._saved_algorithm(problem)
+        return found or (self._cheapest_algorithm(problem), "")
 
     def _cheapest_algorithm(self, problem):
         """Return the name of the algorithm with the lowest expected cost, or "onednn" where it is known to be faster."""
         a = self._attributes
-        name = _native(problem, a.algorithm, self._filter_order)
-        return "onednn" if a.backend != "native" and self._persistent and onednn.preferred(problem, a, name) else name
+        if self._counts_packing:
+            return _native(problem, a.algorithm, self._filter_order)
+        name = _native(problem, a.algorithm)
+        return "onednn" if a.backend != "native" and onednn.preferred(problem, a, name) else name
 
     def _tuned_algorithm(self, problem, data):
         """Return ``(name, note)`` of the fastest algorithm for a problem, from `tuning` or measured now.

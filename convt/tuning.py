@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 import os
 import re
@@ -45,6 +46,8 @@ _KEY = {"problem": str, "layout": str, "algorithm": str, "threads": int, "isa": 
 
 # Values of _KEY, in order -> {algorithm: milliseconds}. It needs no lock, because setting and copying a dict is atomic.
 _results: dict[tuple[Any, ...], dict[str, float]] = {}
+_changes = itertools.count(1)
+version = 0  # another number after each change of the results
 
 
 class Loaded(NamedTuple):
@@ -94,6 +97,12 @@ def keep(problem: Problem, algorithm: str, threads: int, seconds: dict[str, floa
     """Keep the results for a problem, {algorithm: seconds}, except infinite times of algorithms that do not support it."""
     milliseconds = {name: round(s * 1e3, 6) for name, s in seconds.items() if math.isfinite(s)}
     _results[_key(problem, algorithm, threads)] = milliseconds
+    _note_change()
+
+
+def _note_change() -> None:
+    global version
+    version = next(_changes)
 
 
 def clear() -> None:
@@ -105,6 +114,7 @@ def clear() -> None:
     >>> convt.tuning.clear()
     """
     _results.clear()
+    _note_change()
 
 
 def save(path: str | os.PathLike[str]) -> int:
@@ -188,6 +198,7 @@ def read(path: str | os.PathLike[str], what: str) -> Loaded:
     found = _parsed(path, what)
     usable = {key: times for key, times in found.items() if key[-2:] == (cpu(), kernels())}
     _results.update(found)
+    _note_change()
     skipped = len(found) - len(usable)
     if skipped:
         of = _words.count(len(found), "entry", "entries")

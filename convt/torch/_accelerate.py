@@ -97,7 +97,7 @@ def accelerate(
         norm computes in ``eval`` mode are computed once. Call `refresh` after a change of weights or of the model's dtype.
         Graphs of ``torch.compile`` always compare.
     tune : bool
-        If True, the second call of each shape in inference measures which algorithm is the fastest. That call takes about a
+        If True, the first call of each shape in inference measures which algorithm is the fastest. That call takes about a
         second. Later calls reuse the result, also in other models, and `convt.tuning.save` stores it for other processes.
 
     Returns

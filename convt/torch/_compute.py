@@ -58,12 +58,15 @@ def _compute(input, weight, bias, attributes, reuse, tune):
         data = data.transpose(0, *range(2, data.ndim), 1)
     operator = None
     if reuse != NEVER:
-        operator = _weights.operator(weight, bias, (attributes, channels_last, tune), _keywords, reuse == TRUSTED)
+        # With ``tune``, the first call measures, so that later calls give the same bits.
+        operator = _weights.operator(weight, bias, (attributes, channels_last, tune), _keywords, reuse == TRUSTED, tune)
     if operator is not None:
         result = operator(data)
     else:
         bias = None if bias is None else array(bias)
-        result = _api.one_shot(_padding.CORE, data, array(weight), bias, _NAMES, _keyword_values(attributes, channels_last))
+        # Without counts_packing, so that this call and later calls with packed weights give the same bits.
+        values = _keyword_values(attributes, channels_last)
+        result = _api.one_shot(_padding.CORE, data, array(weight), bias, _NAMES, values, counts_packing=False)
     if channels_last:
         result = result.transpose(0, result.ndim - 1, *range(1, result.ndim - 1))
     return tensor_of(result)

@@ -91,11 +91,11 @@ class _Filter:
 _filters = {}  # id of a filter -> its _Filter
 
 
-def operator(weight, bias, key, keywords, freeze):
+def operator(weight, bias, key, keywords, freeze, at_once=False):
     """Return a `convt.ConvTranspose` with packed weights for a filter seen before with the same values, or frozen; else None.
 
     Packing would not pay for a filter that is used once or that changes. ``key`` identifies an operator of the filter, and
-    ``keywords(*key)`` returns the keywords to create it.
+    ``keywords(*key)`` returns the keywords to create it. ``at_once`` is whether a filter gets an operator at its first call.
     """
     known = _filters.get(id(weight))
     if known is None or known.weight() is not weight:
@@ -104,7 +104,7 @@ def operator(weight, bias, key, keywords, freeze):
         if torch.__future__.get_swap_module_params_on_conversion():
             return None  # torch cannot swap a tensor that has weak references
         known = _filters[id(weight)] = _Filter(weight)
-        if not freeze:
+        if not (freeze or at_once):
             return None
     values = known.reusable_values(weight, freeze)
     return None if values is None else known.operator(values, bias, key, keywords)
