@@ -9,7 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from . import _check, _core, _cores, _environment
+from . import _check, _control_groups, _core, _cores, _environment
 from ._errors import BackendUnavailableError
 from ._problem import ITEMSIZE, PRECISIONS
 
@@ -80,7 +80,8 @@ def get_num_threads() -> int:
     3. the environment variable CONVT_NUM_THREADS;
     4. the environment variable OMP_NUM_THREADS;
     5. the cores that this process may use: the minimum of the machine's cores, the process's affinity, and the CPU quotas of
-       its control groups (containers), rounded down.
+       its control groups (containers), rounded down. If OMP_PLACES or OMP_PROC_BIND make OpenMP bind its threads, the cores of
+       its places count instead of the affinity, which is then that of a single thread.
 
     `show_config` prints which one it is. The result is 1 if convt was built without OpenMP, and in a process that was forked
     after convt used threads, because OpenMP's thread pool does not survive a fork.
@@ -106,13 +107,14 @@ def get_num_threads() -> int:
     return _scoped.get() or (_threads or _process_threads()).number
 
 
-def set_num_threads(n: SupportsIndex) -> None:
+def set_num_threads(n: SupportsIndex | None) -> None:
     """Set the maximum number of threads of all later calls of this process.
 
     Parameters
     ----------
-    n : int
-        The number of threads, at least 1. Numbers above 1024 count as 1024.
+    n : int or None
+        The number of threads, at least 1. Numbers above 1024 count as 1024. None restores the default: the environment
+        variables and the usable cores are read again.
 
     Raises
     ------
@@ -124,10 +126,11 @@ def set_num_threads(n: SupportsIndex) -> None:
     Examples
     --------
     >>> import convt
-    >>> convt.set_num_threads(convt.get_num_threads())
+    >>> convt.set_num_threads(1)
+    >>> convt.set_num_threads(None)
     """
     global _threads
-    _threads = _cores.Cores(min(_check.integer("n", n, 1), _MOST_THREADS), "set_num_threads")
+    _threads = None if n is None else _cores.Cores(min(_check.integer("n", n, 1), _MOST_THREADS), "set_num_threads")
     _core.invalidate_known_calls()
 
 
@@ -253,34 +256,47 @@ def note(what, text):
         print(f"convt,{what},{text}", file=sys.stderr)
 
 
-def _physical_memory():
+def _memory(root="/"):
+    """Return ``(bytes, description)`` of the memory that this process may use: the machine's, or a limit of a control group.
+
+    ``root`` is the root of the file system.
+    """
     try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
-        return 2**47
+        size = 2**47
+    found = [(size, f"the machine's {size} bytes of memory")]
+    for folder in _control_groups.folders("memory", root):
+        for path in (folder / "memory.max", folder / "memory.limit_in_bytes"):  # version 2; version 1
+            text = _control_groups.read(path)
+            if text.isdecimal():
+                found.append((int(text), f"{text} bytes of memory, the limit of the control group ({path})"))
+    return min(found)
 
 
-_MEMORY = _physical_memory()
+_most_bytes = 0  # the result of an earlier `_memory`
+
+
+def _check_bytes(what, size):
+    """Raise MemoryError if ``size`` bytes exceed the memory that this process may use. ``what`` begins the message."""
+    global _most_bytes
+    if size > _most_bytes:  # the first call, or an error, unless a control group's limit has risen
+        _most_bytes, description = _memory()
+        if size > _most_bytes:
+            raise MemoryError(f"{what}, {size} bytes, wanted at most {description}")
 
 
 def check_memory(name, shape, itemsize):
-    """Raise MemoryError if an array of this shape and item size, in bytes, exceeds the machine's memory."""
-    size = math.prod(shape) * itemsize
-    if size > _MEMORY:
-        raise MemoryError(
-            f"{name}: got shape {tuple(shape)}, {size} bytes, wanted at most the machine's {_MEMORY} bytes of memory"
-        )
+    """Raise MemoryError if an array of this shape and item size, in bytes, exceeds the memory that this process may use."""
+    _check_bytes(f"{name}: got shape {tuple(shape)}", math.prod(shape) * itemsize)
 
 
 def check_size(problem):
-    """Raise MemoryError if the output exceeds the machine's memory, ValueError if it has 2**63 bytes or more."""
+    """Raise MemoryError if the output exceeds the memory that this process may use, ValueError from 2**63 bytes."""
     count = 1
     for size in problem.out_shape:
         count *= max(size, 1)  # NumPy refuses huge axes beside an empty one, too
-    if count * ITEMSIZE[problem.dtype] > _MEMORY and 0 not in problem.out_shape:
-        raise MemoryError(
-            f"output: got shape {problem.out_shape} (NXC order), {count * ITEMSIZE[problem.dtype]} bytes, "
-            f"wanted at most the machine's {_MEMORY} bytes of memory"
-        )
+    if 0 not in problem.out_shape:
+        _check_bytes(f"output: got shape {problem.out_shape} (NXC order)", count * ITEMSIZE[problem.dtype])
     if count * ITEMSIZE[problem.dtype] > _check.INT64_MAX:
         raise ValueError(f"output: got shape {problem.out_shape}, wanted a size below 2**63 bytes")

@@ -40,6 +40,20 @@ cdef extern from *:
     #define CONVT_OPENMP 0
     #define convt_team_size() 1
     #endif
+    #if CONVT_OPENMP >= 201511
+    /* Returns the number of places to which threads are bound: 0 if they are not, 1 if all share the place of the first. */
+    static inline int convt_places(void)
+    {
+        const omp_proc_bind_t bind = omp_get_proc_bind();
+        return bind == omp_proc_bind_false ? 0 : bind == omp_proc_bind_master ? 1 : omp_get_num_places();
+    }
+    #define convt_place_size omp_get_place_num_procs
+    #define convt_place_cores omp_get_place_proc_ids
+    #else
+    #define convt_places() 0
+    #define convt_place_size(place) 0
+    #define convt_place_cores(place, cores)
+    #endif
     #define convt_take(next, count) __atomic_fetch_add(next, count, __ATOMIC_RELAXED)
     #define convt_peek(next) __atomic_load_n(next, __ATOMIC_RELAXED)
     static __thread const void *convt_pool;  /* a ThreadPool, or NULL for OpenMP */
@@ -54,6 +68,9 @@ cdef extern from *:
     Py_ssize_t convt_peek(Py_ssize_t *next) noexcept nogil
     const void *convt_pool
     int convt_team_size() nogil
+    int convt_places()
+    int convt_place_size(int place)
+    void convt_place_cores(int place, int *cores)
     const char *CONVT_COMPILER
     const char *CONVT_IDENTITY  # defined by setup.py
 
@@ -170,6 +187,16 @@ def fma_peak(str dtype, int threads, double seconds):
 
 
 # ---------------------------------------------------------------- threads
+
+def bound_cores():
+    """Return the set of cores to which OpenMP binds its threads (OMP_PLACES, OMP_PROC_BIND), empty if it binds none."""
+    found = set()
+    for place in range(convt_places()):
+        cores = np.empty(convt_place_size(place), np.intc)
+        convt_place_cores(place, <int *>cnp.PyArray_DATA(cores))
+        found.update(cores.tolist())
+    return found
+
 
 # libgomp's thread pool does not survive a fork, so the child of a process that has used it computes on one thread.
 cdef char _pool_used = False  # concurrent calls set it without the GIL

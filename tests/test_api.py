@@ -322,6 +322,21 @@ def test_threads_are_set_got_and_scoped():
     DENSE.check(run(DENSE, *arrays), *arrays)
 
 
+def test_none_restores_the_default_number_of_threads(monkeypatch):
+    monkeypatch.setenv("CONVT_NUM_THREADS", "5")
+    convt.set_num_threads(3)
+    convt.set_num_threads(None)
+    assert convt.get_num_threads() == 5
+    monkeypatch.delenv("CONVT_NUM_THREADS")
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    convt.set_num_threads(None)
+    assert convt.get_num_threads() == 7
+    assert convt.show_config(mode="dicts")["threads set by"] == "OMP_NUM_THREADS"
+    with convt.num_threads(2):
+        convt.set_num_threads(None)
+        assert convt.get_num_threads() == 2
+
+
 def test_scoped_threads_are_of_one_thread_and_one_task():
     convt.set_num_threads(3)
 

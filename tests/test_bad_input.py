@@ -246,7 +246,7 @@ CALLS = [
     ("n", ValueError, lambda: convt.set_num_threads(0)),
     ("n", TypeError, lambda: convt.set_num_threads(2.0)),
     ("n", TypeError, lambda: convt.set_num_threads(True)),
-    ("n", TypeError, lambda: convt.set_num_threads(None)),
+    ("n", TypeError, lambda: convt.set_num_threads("2")),
     ("n", ValueError, lambda: convt.num_threads(-1).__enter__()),
     ("n", TypeError, lambda: convt.num_threads("2").__enter__()),
     ("mode", ValueError, lambda: convt.show_config(mode="json")),

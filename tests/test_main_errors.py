@@ -48,7 +48,7 @@ def test_sizes_that_no_memory_holds_are_named(command, change, says, capsys, tmp
     out = ["--out", str(tmp_path / "tuning.json")] if command == ["tune"] else []
     code, _, (line,) = ends([*command, json.dumps(LAYER | change | {"name": "up"}), *out], capsys)
     assert code == 1 and line.startswith(f"python -m convt: layer 'up': {says}"), line
-    assert line.endswith(f" bytes, wanted at most the machine's {_config._MEMORY} bytes of memory")
+    assert line.endswith(f" bytes, wanted at most {_config._memory()[1]}")
 
 
 def test_data_that_no_memory_holds_is_named_when_it_is_needed(capsys):

@@ -47,6 +47,21 @@ def test_one_pool_in_any_order(order):
     assert len(openmp_libraries(order)) == 1
 
 
+def test_limits_of_threadpoolctl_do_not_change_convts_number():
+    """Check what docs/performance.md says."""
+    import threadpoolctl
+
+    convt.set_num_threads(2)
+    assert any(pool["user_api"] == "openmp" for pool in threadpoolctl.threadpool_info())
+    with threadpoolctl.threadpool_limits(1):
+        assert convt.get_num_threads() == 2
+    convt.set_num_threads(None)
+    default = convt.get_num_threads()
+    with threadpoolctl.threadpool_limits(1):
+        convt.set_num_threads(None)
+        assert convt.get_num_threads() == default
+
+
 @pytest.mark.skipif(not BROUGHT.parent.exists(), reason="needs an installed, repaired wheel")
 def test_a_wheel_needs_no_openmp_library_of_the_system():
     assert [Path(path).resolve() for path in openmp_libraries(["convt"])] == [BROUGHT.resolve()]

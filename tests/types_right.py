@@ -99,6 +99,7 @@ assert_type(convt.resolve(np.array([4]), [3], output_shape=8)[2], tuple[int, ...
 assert_type(convt.show_config(mode="dicts"), dict[str, Any])
 assert_type(convt.get_num_threads(), int)
 convt.set_num_threads(convt.get_num_threads())
+convt.set_num_threads(None)
 with convt.num_threads(np.int32(1)):
     assert_type(convt.__version__, str)
 convt.clear_caches()
