@@ -159,3 +159,35 @@ def test_sums_that_are_larger_than_the_output_of_the_node(other, dtype, behind):
         assert got.dtype == dtype
         np.testing.assert_allclose(got, want, rtol=1e-2 if dtype == np.float16 else 1e-4, atol=3e-2)
     assert ours.report.fused == {"a": ("Add", behind)} and not ours.report.kept
+
+
+# ------------------------------------------------------------------------------------------------ words of the report
+
+
+def test_the_report_says_that_a_branch_is_never_taken(capfd):
+    branches = [helper.make_graph([conv(output=name, name=name)], "branch", [], [info(name)]) for name in ("then", "else")]
+    choice = helper.make_node("If", ["which"], ["Y"], then_branch=branches[0], else_branch=branches[1])
+    session = alike(model_of([choice], {"X": FIXED}, constants={"W": W, "which": np.array(True)}), [{"X": X}], capfd)
+    assert session.report.packed == ("then",)
+    assert session.report.kept == {
+        "else": "ONNX Runtime removed it: its output is constant or unused, or its branch is never taken"
+    }
+
+
+def test_the_report_tells_refused_runs_from_refused_nodes():
+    session = InferenceSession(model_of([conv(output="Y", name="up")], {"X": UNKNOWN}, constants={"W": W}))
+    with pytest.raises(Exception, match="6"):
+        session.run(None, {"X": weights(1, 5, 4, 4)})
+    assert "up: some runs are left to ONNX Runtime because convt refuses inputs of shapes ((1, 5, 4, 4)" in str(session.report)
+
+
+@pytest.mark.parametrize(("attributes", "why"), [
+    ({"auto_pad": "SAME_UPPER", "strides": [2, 2]}, "the shape of its weights is unknown, so its kernel may be smaller"),
+    ({"output_padding": [1, 1], "output_shape": [9, 9], "strides": [2, 2]}, "ONNX Runtime may refuse together, and inputs"),
+])  # fmt: skip
+def test_the_report_says_which_shape_would_decide(attributes, why):
+    """Check nodes that are left because a shape is unknown, and that convt computes them if it is known."""
+    for shape, served in ((W.shape, 1), (UNKNOWN, 0)):
+        session = InferenceSession(model_of([conv(**attributes)], {"X": (1, 6, 4, 4), "W": shape}))
+        assert len(session.nodes) == served and all(why in each for each in session.report.kept.values()), session.report
+        assert session.run(None, {"X": weights(1, 6, 4, 4), "W": W})[0].shape[:2] == (1, 4)

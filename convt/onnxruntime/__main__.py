@@ -191,7 +191,9 @@ def _text(found):
     for node in found["nodes"]:
         behind = "".join(f" + {each}" for each in node["with"])
         lines.append(f"{node['name']}: {node['in']} -> {node['out']} by {node['algorithm']}{behind}")
-    lines += [f"{name}: left to ONNX Runtime because {why}" for name, why in found["kept"].items()]
+    served = {node["name"] for node in found["nodes"]}
+    for name, why in found["kept"].items():
+        lines.append(f"{name}: {'some runs are ' if name in served else ''}left to ONNX Runtime because {why}")
     if not found["nodes"] and not found["kept"]:
         lines.append(f"convt computes no node of the model because {found['reason']}")
     lines.append(f"ONNX Runtime: {found['onnxruntime_s'] * 1e3:.3f} ms; with convt: {found['convt_s'] * 1e3:.3f} ms; "

@@ -73,11 +73,13 @@ def _other_rules(values, data, kernel, has_pads):
     axes = range(rank)
     if sizes and any(paddings):
         known = data is not None and kernel and len(data) == rank + 2
-        if not known or any(sizes[n] - strides[n] * (data[n + 2] - 1) - reaches[n] >= strides[n] for n in axes):
-            return "it has output_padding and output_shape, which ONNX Runtime may refuse together"
+        if not known:
+            return "it has output_padding and output_shape, which ONNX Runtime may refuse together, and inputs of unknown shape"
+        if any(sizes[n] - strides[n] * (data[n + 2] - 1) - reaches[n] >= strides[n] for n in axes):
+            return "ONNX Runtime may refuse its output_padding together with its output_shape"
     if auto_pad in _SAME and not sizes and any(reaches[n] + paddings[n] < strides[n] for n in axes):
-        known = "is" if kernel else "may be"
-        return f"its kernel {known} smaller than its stride, where ONNX Runtime's {auto_pad} differs from the specification"
+        known = "its kernel is" if kernel else "the shape of its weights is unknown, so its kernel may be"
+        return f"{known} smaller than its stride, where ONNX Runtime's {auto_pad} differs from the specification"
     return None
 
 

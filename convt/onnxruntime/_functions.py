@@ -44,8 +44,8 @@ def transposed(model):
 def inlined(model):
     """Return ``(model with its functions inlined, {key of a function that cannot be inlined: reason})``.
 
-    The dict has only functions that contain a ConvTranspose or call a function that does. A function of another opset is
-    inlined if its operators have the same meaning at the model's opset.
+    The dict has only functions that contain a ConvTranspose or call a function that does, and those that they call. A function
+    of another opset is inlined if its operators have the same meaning at the model's opset.
     """
     functions = {key_of(each): each for each in model.functions}
     if not _functions_to_inline(functions):
@@ -56,7 +56,8 @@ def inlined(model):
     for key in wanted:
         changed = _redefined_operator(functions[key], opset)
         if changed:
-            why[key] = f"its opset is {opset_of(functions[key])} and the model's is {opset}, where {changed}"
+            own = opset_of(functions[key])
+            why[key] = f"its opset is {own} and the model's is {opset}, where {changed}: give both the same opset"
         else:
             for each in functions[key].opset_import:
                 if each.domain in _scopes.STANDARD:
@@ -74,6 +75,14 @@ def inlined(model):
                 model.functions.append(functions[key])
                 present.add(key)
                 waiting.append(functions[key])
+    waiting = list(why)
+    while waiting:
+        caller = functions[waiting.pop(0)]
+        for node in _scopes.all_nodes(caller):
+            key = node.domain, node.op_type, node.overload
+            if key in functions and key not in why:
+                why[key] = f"function {caller.name} calls it and is not inlined either because {why[key_of(caller)]}"
+                waiting.append(key)
     return model, why
 
 

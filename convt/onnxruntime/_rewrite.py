@@ -50,7 +50,7 @@ def rewrite(
     opset, fused, kept = _functions.opset_of(model), {}, {}
     for function, node in _functions.transposed(model):
         if function is not None:
-            why = closed.get(_functions.key_of(function), "the onnx inliner leaves it, or a function that calls it, in place")
+            why = closed.get(_functions.key_of(function), "the onnx inliner leaves it in place")
             kept[_unique_name(node, function, kept)] = f"it is in function {function.name}, which is not inlined because {why}"
     if not any(_functions.is_transposed(node) for node in _scopes.all_nodes(model.graph)):
         return Rewritten(model, fused, kept)

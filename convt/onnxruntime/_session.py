@@ -36,7 +36,7 @@ class Report(NamedTuple):
     fused : dict of str to tuple of str
         Node -> types of the operators that convt computes together with the node, such as ``("Add", "Relu")``.
     kept : dict of str to str
-        Node left to ONNX Runtime -> reason.
+        Node left to ONNX Runtime -> reason. A node that convt computes is here if convt refused inputs of a run.
     reason : str
         The reason why convt computes no node of the model, or "".
 
@@ -62,7 +62,9 @@ class Report(NamedTuple):
         lines = [f"convt computes {len(names)} ConvTranspose node{'s' * (len(names) != 1)}: {what}"]
         lines += [f"{name}: fused with {' and '.join(behind)}" for name, behind in self.fused.items()]
         lines += [f"{name}: weights are not constant; each run that brings new ones packs them" for name in self.unpacked]
-        return "\n".join(lines + [f"{name}: left to ONNX Runtime because {why}" for name, why in self.kept.items()])
+        for name, why in self.kept.items():
+            lines.append(f"{name}: {'some runs are ' if name in names else ''}left to ONNX Runtime because {why}")
+        return "\n".join(lines)
 
 
 class InferenceSession(onnxruntime.InferenceSession):
@@ -151,7 +153,7 @@ class InferenceSession(onnxruntime.InferenceSession):
         for name in self._fused:
             node = self.nodes.get(name)
             if node is None:
-                kept[name] = "its output is constant or unused, so ONNX Runtime removed it"
+                kept[name] = "ONNX Runtime removed it: its output is constant or unused, or its branch is never taken"
                 continue
             shapes, why = node.refused or ((), "")
             if shapes is not None:
