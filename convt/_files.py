@@ -65,17 +65,25 @@ def _argument(text, path, what):
 def locked(path):
     """Hold the lock of a file inside the block. A process that wants the same lock waits.
 
-    The lock is a file beside it, because locks of the system do not reach other machines on every network file system. There
-    is no lock where the folder takes no new files, and for what is not a regular file.
+    One lock is a file beside it, because locks of the system do not reach other machines on every network file system. Another
+    is the system's, for a file whose folder takes no new files or is not the one that the other process sees (containers).
+    What is not a regular file has no lock.
     """
-    lock = f"{os.path.realpath(path)}.lock"
-    held = is_replaced(path) and _make_lock(lock)
-    try:
+    with contextlib.ExitStack() as stack:
+        if is_replaced(path):
+            lock = f"{os.path.realpath(path)}.lock"
+            if _make_lock(lock):
+                stack.callback(_remove, lock)
+            with contextlib.suppress(ImportError, OSError):  # Windows; no file yet, or a file system without locks
+                import fcntl
+
+                fcntl.flock(stack.enter_context(open(path, "rb+")), fcntl.LOCK_EX)
         yield
-    finally:
-        if held:
-            with contextlib.suppress(OSError):
-                os.unlink(lock)
+
+
+def _remove(path):
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 def _make_lock(lock):
@@ -140,8 +148,7 @@ def _replace(target, data, status):
         temporary = None
     finally:
         if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+            _remove(temporary)
 
 
 def _write_in_place(path, data, stream):

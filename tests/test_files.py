@@ -31,7 +31,7 @@ def public():
 
 def as_nobody(script, *arguments):
     """Run a script that has ``_files``, in a process without the rights of root, which may write to any file."""
-    start = "import os, sys; from convt import _files\nif os.geteuid() == 0: os.setgid(65534), os.setuid(65534)\n"
+    start = "import fcntl, os, sys; from convt import _files\nif os.geteuid() == 0: os.setgid(65534), os.setuid(65534)\n"
     return child(start + script, *arguments)
 
 
