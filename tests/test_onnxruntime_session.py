@@ -24,7 +24,7 @@ import onnxruntime
 from onnx import helper
 from onnx_models import conv, model_of, weights
 
-from convt.onnxruntime import InferenceSession, _host, _loading, _node, _rewrite, library
+from convt.onnxruntime import InferenceSession, _host, _loading, _node, _replaced, _rewrite, library
 
 VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 FOLDER = "session.model_external_initializers_file_folder_path"
@@ -401,7 +401,7 @@ def test_exceptions_of_signals_reach_the_caller(kind, way):
 
 @pytest.mark.skipif(not hasattr(signal, "raise_signal"), reason="needs signal.raise_signal")
 def test_a_signal_within_a_node(monkeypatch):
-    """Check signals in each step of computing a node, a second one while the first is handled, and one while nodes are made."""
+    """Check signals in each step of computing a node and while nodes are made; each time another while the first is handled."""
     calls = []
 
     def handler(*_):
@@ -418,9 +418,11 @@ def test_a_signal_within_a_node(monkeypatch):
                 patch.setattr(_node.Node, name, lambda *_: signal.raise_signal(signal.SIGALRM))
                 with pytest.raises(Mine):
                     session.run(None, {"X": X})
-        monkeypatch.setattr(_node.Node, "weights", lambda *_: signal.raise_signal(signal.SIGALRM))
-        with pytest.raises(Mine):
-            InferenceSession(simple())
+        for place, name in ((_replaced, "output_dims"), (_node.Node, "weights")):
+            with monkeypatch.context() as patch:
+                patch.setattr(place, name, lambda *_: signal.raise_signal(signal.SIGALRM))
+                with pytest.raises(Mine):
+                    InferenceSession(simple())
     finally:
         signal.signal(signal.SIGALRM, before)
     assert not _host.foreign_exceptions and not _node.sessions

@@ -5,9 +5,7 @@ refuses.
 """
 
 import base64
-import functools
 import itertools
-import json
 
 import onnx
 import onnxruntime
@@ -15,6 +13,10 @@ import onnxruntime
 from . import _options
 
 _OPEN = "open size of convt "  # begin of the name of a size that is unknown before a run
+
+# Key of a session that is being created -> {(number of a node, shape of each input): shape of its output}, because ONNX Runtime
+# asks again after each of its optimisations.
+found = {}
 
 
 def text_of(scope, nodes, names, load):
@@ -59,23 +61,21 @@ def _model(arguments, element_type, shapes):
     return onnx.helper.make_model(graph, ir_version=8, opset_imports=[opset])
 
 
-def output_dims(text, element_type, shapes):
+def output_dims(arguments, element_type, shapes):
     """Return the shape of a node's output as integers and names of open sizes, or None if its rank is unknown.
 
-    ``text`` is the node's argument. ``shapes`` has a list of sizes, and names or None for open ones, for each given input. It
-    is empty for scalars and for unknown shapes, which ONNX Runtime does not tell apart.
+    ``arguments`` are those of the node. ``shapes`` has a list of sizes, and names or None for open ones, for each given input.
+    It is empty for scalars and for unknown shapes, which ONNX Runtime does not tell apart.
     """
-    return _output_dims(text, element_type, tuple(tuple(each) or None for each in shapes))
-
-
-@functools.lru_cache(maxsize=256)  # because ONNX Runtime asks again after each of its optimisations
-def _output_dims(text, element_type, shapes):
-    arguments = json.loads(text)
-    model = _model(arguments, element_type, shapes)
-    # ONNX Runtime warns of a wrong shape that the model declares for a value between the nodes.
-    dims = _options.load(model, arguments["severity"] if model.graph.value_info else _options.SILENT)[0].shape
-    # An open size needs a name: ONNX Runtime takes a missing one for -1. The same name in two values means the same size.
-    return [f"{_OPEN}{arguments['node']} {ax}" if size is None else size for ax, size in enumerate(dims)] or None
+    known = found.get(arguments["session"], {})
+    key = arguments["node"], *map(tuple, shapes)
+    if key not in known:
+        model = _model(arguments, element_type, [each or None for each in shapes])
+        # ONNX Runtime warns of a wrong shape that the model declares for a value between the nodes.
+        dims = _options.load(model, arguments["severity"] if model.graph.value_info else _options.SILENT)[0].shape
+        # An open size needs a name: ONNX Runtime takes a missing one for -1. The same name in two values means the same size.
+        known[key] = [f"{_OPEN}{key[0]} {ax}" if size is None else size for ax, size in enumerate(dims)] or None
+    return known[key]
 
 
 def without_names(outputs):

@@ -232,6 +232,7 @@ class InferenceSession(onnxruntime.InferenceSession):
         """
         key, names = f"{id(self):x}", []
         made = _node.sessions[key] = {}
+        _replaced.found[key] = {}
         try:
             model = _loading.prepared(path, data, options, arguments[0], key, self._precision, self._tune, left_out)
             names = list(model.fused)
@@ -249,7 +250,7 @@ class InferenceSession(onnxruntime.InferenceSession):
         except Exception as error:
             raise _cause(error, names, made) from None
         finally:
-            del _node.sessions[key]
+            del _node.sessions[key], _replaced.found[key]
             _host.shape_errors.pop(key, None)
             self._model_path, self._model_bytes = path, data
         if options is not None:

@@ -209,10 +209,10 @@ cdef OrtStatus *infer(const OrtCustomOp *op, OrtShapeInferContext *context) noex
     """
     key = None
     try:
-        text = inferred_attribute(context)
-        key = json.loads(text)["session"]
+        arguments = json.loads(inferred_attribute(context))
+        key = arguments["session"]
         element_type, shapes = inferred_inputs(context)
-        set_inferred_shape(context, element_type, _replaced.output_dims(text, element_type, shapes))
+        set_inferred_shape(context, element_type, _replaced.output_dims(arguments, element_type, shapes))
     except BaseException as error:
         try:
             _host.store_shape_error(error, key)
