@@ -3,6 +3,7 @@
 References to values count back from the newest value that is visible (0), so that a case may lose nodes.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from . import mutate
 
+_SMALL = 40  # elements of a plane; larger planes do not grow by strides
 TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "float64": TensorProto.DOUBLE}
 
 
@@ -161,7 +163,8 @@ class _Builder:
             with np.errstate(over="ignore"):
                 return self._computed("Cast", [self._stored(found.astype(other), place)], to=TYPES[dtype])
         if via == "dequantize":
-            return self._dequantized(spec, found, place)
+            name = self._dequantized(spec, found, place)
+            return name if dtype == "float32" else self._computed("Cast", [name], to=TYPES[dtype])
         return self._stored(found, place)
 
     def _computed(self, operator, inputs, **attributes):
@@ -171,7 +174,7 @@ class _Builder:
 
     def _dequantized(self, spec, found, place):
         kind, _, axis = spec.get("quantized", "int8").partition(" ")
-        axis = axis and self.opset >= 13
+        axis, kind = axis and self.opset >= 13, "int8" if kind == "int16" and self.opset < 21 else kind
         scale = np.full(found.shape[1] if axis else (), 0.05, np.float32)
         rng = np.random.default_rng(spec.get("seed", 0))
         if axis:
@@ -245,11 +248,17 @@ class _Builder:
         inputs = [x.name, weights]
         if "bias" in node:
             inputs.append(self._constant(node["bias"], (out * group,), x.dtype))
-        given = {name: sizes(name, 0) for name in ("strides", "dilations", "output_padding", "output_shape") if name in node}
+        names = ["dilations"]
+        if math.prod(x.shapes[0][2:]) <= _SMALL:  # because the time of a case grows with its elements
+            names += ["strides", "output_padding"]
+        given = {name: sizes(name, 0) for name in names if name in node}
         if "pads" in node:
             given["pads"] = [n for side in _sized(node["pads"] or [[0]], 2) for n in _sized(side or [0], rank)]
         if "auto_pad" in node:
             given["auto_pad"] = node["auto_pad"]
+        if "crop" in node:
+            full = _sizes(x.shapes[0][2:], kernel, {name: value for name, value in given.items() if "pad" not in name})
+            given["output_shape"] = [max(1, size - n) for size, n in zip(full, sizes("crop", 0), strict=True)]
         given = self._referred(given)
         if group != 1:
             given["group"] = group
@@ -315,6 +324,8 @@ class _Builder:
 
     def _quantize(self, node):
         x, kind = self._value(node.get("from", 0)), node.get("to", "int8")
+        if x.dtype != "float32":
+            x = self._emit("Cast", [x.name], x, dtype="float32", to=TYPES["float32"])
         scale = self._stored(np.array(node.get("scale", 0.5), x.dtype), "initializer")
         zero = self._stored(np.array(3, kind), "initializer")
         quantized = self._emit("QuantizeLinear", [x.name, scale, zero], x, stem="q")
@@ -353,8 +364,11 @@ class _Builder:
 
     # ------------------------------------------------------------ graphs in nodes
 
-    def _inside(self, nodes, prefix, start=(), declared=None, function=None):
-        """Build the nodes of a graph or function, and return ``(graph, value of its output)``. ``start`` are its own values."""
+    def _inside(self, nodes, prefix, start=(), function=None, dtype=None):
+        """Build the nodes of a graph or function, and return ``(graph, value of its output)``.
+
+        ``start`` are its own values. ``dtype`` is that of its output, None for any.
+        """
         outer, before = self.graph, self.convs
         self.graph = function or _Graph(outer, prefix)
         self.graph.made += start
@@ -363,6 +377,8 @@ class _Builder:
         found = self.graph
         new = [v for v in found.made if v not in start]
         value = new[-1] if new else self._emit("Identity", [self._value(0).name], self._value(0))
+        if dtype not in (None, value.dtype):
+            value = self._emit("Cast", [value.name], value, dtype=dtype, to=TYPES[dtype])
         self.graph = outer
         found.convs = self.convs - before
         return found, value
@@ -389,7 +405,8 @@ class _Builder:
         prefixes = [self.graph.fresh("b")] * 2 if node.get("same_names") else [self.graph.fresh(name) for name in "te"]
         graphs, results = {}, []
         for prefix, branch in zip(prefixes, ("then", "else"), strict=True):
-            graph, value = self._inside(node.get(branch, []), prefix + "_")
+            dtype = results[0].dtype if results else None
+            graph, value = self._inside(node.get(branch, []), prefix + "_", dtype=dtype)
             output = self._info(value, node.get("declared_inner"))
             graphs[branch + "_branch"] = self._proto(graph, branch, [], [output])
             results.append(value)
@@ -402,7 +419,7 @@ class _Builder:
         truth = self._stored(np.array(True), "constant")
         prefix = self.graph.fresh("l")
         carried = Value(prefix + "_x", x.dtype, x.shapes)
-        graph, value = self._inside(node.get("body", []), prefix + "_", [carried])
+        graph, value = self._inside(node.get("body", []), prefix + "_", [carried], dtype=x.dtype)
         graph.nodes.append(helper.make_node("Identity", [prefix + "_c"], [prefix + "_d"]))
         inputs = [
             helper.make_tensor_value_info(prefix + "_i", TensorProto.INT64, ()),

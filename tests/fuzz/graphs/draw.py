@@ -14,6 +14,8 @@ ACTIVATIONS = {  # operator -> attributes and their values
 _SINCE = {"HardSwish": 14, "Gelu": 20}  # operator -> its first opset
 _DOUBLE = ("Relu", "Tanh", "Sigmoid", "Neg", "Abs")  # activations that ONNX Runtime has in float64
 _VALUES = ["real"] * 8 + ["integers"] * 3 + ["zero", "ones", "huge", "tiny", "subnormal", "special"]
+_SIZES = {1: [1, 2, 3, 4, 5, 7, 9], 2: [1, 2, 3, 4, 5], 3: [1, 2, 3]}  # number of axes -> sizes of inputs
+_KERNELS = {1: [1, 2, 2, 3, 3, 4, 5, 7], 2: [1, 2, 2, 3, 3, 4, 5], 3: [1, 2, 2, 3]}
 _PLACES = ["initializer"] * 8 + ["constant"] * 3 + ["external", "external", "input", "options", "outer", "outer", "feed"]
 PROVIDERS = [
     ["CPUExecutionProvider"], None, ["CUDAExecutionProvider", "CPUExecutionProvider"], ["CUDAExecutionProvider"],
@@ -45,8 +47,9 @@ class _Draw:
         self.opset = rng.choice([*range(11, 25), 13, 17, 17, 20, 22])
         self.dtype = rng.choice(["float32"] * 6 + ["float16", "float64"])
         self.plain_places = self.maybe(0.5)  # all constants are initializers
+        self.rank = rng.choice([1, 1, 1, 2, 2, 2, 3])
         found = {"opset": self.opset, "ir": rng.choice([3, 4, 6, 7, 8, 8, 8, 9, 10, 10, 11]), "dtype": self.dtype}
-        found |= {"channels": rng.choice([1, 2, 3, 4, 6, 16]), "rank": rng.choice([1, 1, 1, 2, 2, 2, 3])}
+        found |= {"channels": rng.choice([1, 2, 3, 4, 6, 16]), "rank": self.rank}
         self._optional(found, 0.5, declared=["symbols", "sizes"], declared_output=["symbols", "sizes", "sizes", "wrong"])
         found["nodes"] = self.nodes(rng.choice([1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 10]), depth=0)
         self._optional(found, 0.2, model=["path", "proto"], level=[0, 1, 2, 3], providers=PROVIDERS, threads=[2])
@@ -64,7 +67,7 @@ class _Draw:
 
     def run(self):
         rng = self.rng
-        found = {"batch": rng.choice([1, 1, 1, 2, 3]), "sizes": [rng.choice([1, 2, 3, 4, 5, 7]) for _ in range(3)]}
+        found = {"batch": rng.choice([1, 1, 1, 2, 3]), "sizes": [rng.choice(_SIZES[self.rank]) for _ in range(self.rank)]}
         found |= {"values": self.values(), "seed": rng.randrange(1 << 16)}
         self._optional(found, 0.2, how=["binding", "values", "reversed"], condition=[1], fed=[1])
         return found
@@ -101,27 +104,31 @@ class _Draw:
 
     def conv(self, same=False):
         rng = self.rng
-        sizes = lambda *of: [rng.choice(of) for _ in range(3)]  # noqa: E731
-        found = {"op": "conv", "weights": self.constant(), "kernel": sizes(1, 2, 2, 3, 3, 4, 5)}
+        sizes = lambda *of: [rng.choice(of) for _ in range(self.rank)]  # noqa: E731
+        found = {"op": "conv", "weights": self.constant(), "kernel": sizes(*_KERNELS[self.rank])}
         if not same:
             found["out"] = rng.choice([1, 2, 3, 4, 6, 8, 16])
         if self.maybe(0.15):
             found["weights"]["via"] = "dequantize"
             found["weights"]["quantized"] = rng.choice(["int8", "uint8", "int8 axis", "uint8 axis", "int32", "int16"])
-        self._optional(found, 0.7, strides=[sizes(1, 2, 2, 3), [2, 2, 2]])
+        self._optional(found, 0.7, strides=[sizes(1, 2, 2, 3), [2] * self.rank])
         self._optional(found, 0.4, pads=[[sizes(0, 1, 1, 2), sizes(0, 1, 1)]], bias=[self.constant()])
         self._optional(found, 0.2, group=[2, 3, 99], dilations=[sizes(1, 1, 2)], kernel_shape=[1])
         self._optional(found, 0.2, name=[f"n{rng.randrange(60)}"])
         self._optional(found, 0.1, output_padding=[sizes(0, 1, 1)])
-        self._optional(found, 0.04, output_shape=[sizes(1, 5, 8, 9)])
+        self._optional(found, 0.06, crop=[sizes(0, 0, 1, 2, 5)])  # of the whole output, by output_shape
+        if "pads" in found and self.maybe(0.9):  # so that some of the output is left
+            begin = [min(n, k - 1) for n, k in zip(found["pads"][0], found["kernel"], strict=True)]
+            end = [min(n, k - 1 - b) for n, k, b in zip(found["pads"][1], found["kernel"], begin, strict=True)]
+            found["pads"] = [begin, end]
         if "output_padding" in found and self.maybe(0.9):  # less than the strides, as ONNX Runtime wants it
-            strides = found.get("strides", [1] * 3)
+            strides = found.get("strides", [1] * self.rank)
             found["output_padding"] = [min(n, s - 1) for n, s in zip(found["output_padding"], strides, strict=True)]
         self._optional(found, 0.1, auto_pad=["SAME_UPPER", "SAME_LOWER", "VALID", "NOTSET"])
         if "auto_pad" in found and self.maybe(0.8):
             found.pop("pads", None)
         if self.maybe(0.01):
-            found |= rng.choice([{"pads": [[-1, 0, 0], [0, 0, 0]]}, {"strides": sizes(0, 1)}, {"dilations": sizes(0, 1)}])
+            found |= rng.choice([{"pads": [[-1] * self.rank, [0] * self.rank]}, {"strides": sizes(0, 1)}, {"dilations": sizes(0, 1)}])
         return found
 
     def residual(self, same=False):

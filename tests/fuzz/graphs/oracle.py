@@ -180,6 +180,7 @@ def _conv(x, w, b=None, **given):
     unit = "float64" if x.dtype == "float64" else "float32"
     terms = w.v.shape[0] // group * math.prod(kernel) + 8
     e = e + 2 * terms * float(np.finfo(unit).eps) * size + terms * float(np.finfo(unit).smallest_subnormal)
+    e = e + 64 * float(np.finfo(unit).eps) * size.max(axis=tuple(range(2, rank + 2)), keepdims=True, initial=0)  # of Winograd
     largest = float(np.finfo(unit).max) * 0.99
     finite = np.where(np.isfinite(v), v, 0)
     e = np.where((size > largest) & (np.minimum(size + finite, size - finite) / 2 > largest * 1e-6), np.inf, e)
