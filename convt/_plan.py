@@ -104,20 +104,20 @@ class _TunedAlgorithm(_repeat.Kept):
 class Operator:
     """Packed weights and plans of one set of attributes and weights, for any data shape."""
 
-    def __init__(self, attributes, filter, bias, persistent=True, weights=None, counts_packing=False):
+    def __init__(self, attributes, filter, bias, persistent=True, weights=None, counts_packing=True):
         """Create an operator.
 
         ``filter`` is a view (groups, ci, co, *kernel), ``bias`` has shape (groups * co,) or is None. ``persistent`` is False
         for a one-shot call, whose weights are used once. ``weights`` is a `_keep.PackedWeights` that several operators of one
-        filter share, or None. ``counts_packing`` is whether the choice of an algorithm for a one-shot call counts the time to
-        pack weights; otherwise it is the choice of a persistent operator, which gives the same bits.
+        filter share, or None. The choice of an algorithm for a one-shot call counts the time to pack weights; without
+        ``counts_packing`` it is the choice of a persistent operator, which gives the same bits.
         """
         if attributes.backend == "onednn":
             onednn.library.opened()  # raises BackendUnavailableError if oneDNN is missing
         self._attributes = attributes
         self._persistent = persistent
         self._filter_order = None if persistent else memory_order(filter)  # memory order of a one-shot call's filter
-        self._counts_packing = counts_packing
+        self._counts_packing = counts_packing and not persistent
         self.filter = filter
         self.bias = bias
         self._forms = {}  # (key, machine) -> Form

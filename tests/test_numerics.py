@@ -428,9 +428,9 @@ def every_way(case, data, filter, bias=None, **more):
     )  # fmt: skip
 
 
-def assert_like_the_sum(case, results, data, filter, bias, tolerance):
-    """Assert NaN, Inf and -Inf where the direct sum has them. The other errors are bounded in units of the largest sum of the
-    products' magnitudes."""
+def assert_like_the_sum(case, results, data, filter, bias, tolerance, denormals=0):
+    """Assert NaN, Inf and -Inf where the direct sum has them. The other errors are bounded: by ``tolerance`` in units of the
+    largest sum of the products' magnitudes, plus ``denormals`` in units of float32's smallest number."""
     exact = case.expected(data, filter, bias)
     with np.errstate(over="ignore"):
         want = exact.astype(case.numpy_dtype).astype(np.float64)
@@ -440,7 +440,7 @@ def assert_like_the_sum(case, results, data, filter, bias, tolerance):
         np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
         np.testing.assert_array_equal(np.where(np.isinf(got), got, 0), np.where(np.isinf(want), want, 0))
         error = np.abs(got[some].astype(np.float64) - want[some]).max(initial=0)
-        assert error <= tolerance * scale, (error, scale)
+        assert error <= tolerance * scale + denormals * 2.0**-149, (error, scale)
 
 
 def one_that_does(case, algorithm):
@@ -541,7 +541,8 @@ def test_float32_keeps_its_range_at_less_precision(case, algorithm, precision, i
             more = {"algorithm": algorithm, "precision": precision, "backend": "native"}
             op = operator(case, filter, **more)
             results = run(case, data, filter, **more), op(data), op(data)
-            assert_like_the_sum(case, results, data, filter, None, 2e-2)
+            # The transforms of winograd6 multiply errors of a denormal's last bit by up to some ten thousand.
+            assert_like_the_sum(case, results, data, filter, None, 2e-2, 1e5 if algorithm in ("winograd6", "auto") else 1e3)
             assert all((got != 0).any() for got in results)
 
 
