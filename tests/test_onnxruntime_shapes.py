@@ -172,7 +172,15 @@ def test_a_node_whose_shape_onnx_runtime_refuses_is_left(monkeypatch, capfd):
     monkeypatch.setattr(_replaced, "output_dims", refuse)
     monkeypatch.setattr(_host, "_LIBRARIES", _host._LIBRARIES | {__name__.partition(".")[0]})
     session = alike(model_of([conv()], {"X": FIXED}, constants={"W": W}), [{"X": X}], capfd, served=0)
-    assert "wanted less" in session.report.kept["Y"] and not _host.shape_errors
+    assert session.report.kept == {"Y": "convt refuses it: ValueError: strides: got 3, wanted less"} and not _host.shape_errors
+
+
+@pytest.mark.parametrize("shape", [(1, 6, 1, 1), (None, 6, 1, 1), ("N", 6, 1, "V")])
+def test_negative_sizes(shape, capfd):
+    """Check an output whose size would be negative, and another node of the model."""
+    nodes = [conv(pads=[2, 1, 2, 1]), conv(output="Z")]
+    session = alike(model_of(nodes, {"X": shape}, ("Y", "Z"), {"W": W}), [{"X": X[:, :, :1, :1]}], capfd)
+    assert "ONNX Runtime infers the shape" in session.report.kept["Y"]
 
 
 # ------------------------------------------------------------------------------------------------ words of the report

@@ -10,7 +10,7 @@ from . import _replaced
 # raises it unchanged.
 foreign_exceptions = {}
 
-# Key of a session that is being created -> the error with which ONNX Runtime refuses the shapes of a node.
+# Key of a session that is being created -> {number of a node: the exception that was raised when its shape was inferred}.
 shape_errors = {}
 
 # An exception whose traceback has a frame of any other top-level module comes from a signal handler.
@@ -84,12 +84,12 @@ def status(error):
     return int(code), text.encode(errors="replace")
 
 
-def store_shape_error(error, key):
-    """Store an exception that was raised while ONNX Runtime asked for the shape of a node of a session."""
+def store_shape_error(error, arguments):
+    """Store an exception that was raised while ONNX Runtime asked for the shape of a node with these arguments."""
     if is_foreign(error):
         foreign_exceptions[threading.get_ident()] = error
-    else:
-        shape_errors[key] = error
+    elif arguments is not None and arguments["session"] in _replaced.found:
+        shape_errors.setdefault(arguments["session"], {})[arguments["node"]] = error
 
 
 def take_foreign_exception():

@@ -73,6 +73,8 @@ def output_dims(arguments, element_type, shapes):
         model = _model(arguments, element_type, [each or None for each in shapes])
         # ONNX Runtime warns of a wrong shape that the model declares for a value between the nodes.
         dims = _options.load(model, arguments["severity"] if model.graph.value_info else _options.SILENT)[0].shape
+        if any(isinstance(size, int) and size < 0 for size in dims):  # ONNX Runtime shows it, but takes none from an operator
+            raise ValueError(f"ONNX Runtime infers the shape {dims} of its output")
         # An open size needs a name: ONNX Runtime takes a missing one for -1. The same name in two values means the same size.
         known[key] = [f"{_OPEN}{key[0]} {ax}" if size is None else size for ax, size in enumerate(dims)] or None
     return known[key]

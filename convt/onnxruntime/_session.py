@@ -241,8 +241,10 @@ class InferenceSession(onnxruntime.InferenceSession):
             with model.serialized() as (self._model_path, self._model_bytes):
                 self._sess_options = model.options
                 super()._create_inference_session(*arguments)
-            if error := _host.take_foreign_exception() or _host.shape_errors.get(key):
-                raise error
+            if other := _host.take_foreign_exception():
+                raise other
+            if errors := _host.shape_errors.get(key):
+                raise _loading.Refused("a shape cannot be inferred", names, _culprits(names, errors))
             if others := _loading.other_providers(self.get_providers()):
                 raise _loading.OtherProviders(others, names)
         except _loading.NotConverted:
@@ -280,11 +282,16 @@ def _cause(error, names, made):
         return other
     if not names:
         return _loading.NotConverted(f"convt cannot rewrite the model: {error}")
-    culprits = {names[n]: f"{type(each).__name__}: {each}" for n, each in made.items() if isinstance(each, Exception)}
+    culprits = _culprits(names, made)
     reason = f"ONNX Runtime refuses the model with convt's nodes: {error}"
     for name, text in culprits.items():
         reason = f"convt refuses {name}: {text}"
     return _loading.Refused(reason, names, culprits)
+
+
+def _culprits(names, made):
+    """Return {name: reason} of the nodes for which a dict of node numbers has an exception."""
+    return {names[n]: f"{type(each).__name__}: {each}" for n, each in made.items() if isinstance(each, Exception)}
 
 
 def _raising(run, arguments, keywords):

@@ -207,15 +207,14 @@ cdef OrtStatus *infer(const OrtCustomOp *op, OrtShapeInferContext *context) noex
 
     ONNX Runtime ignores the status, so errors are stored (`_host.store_shape_error`).
     """
-    key = None
+    arguments = None
     try:
         arguments = json.loads(inferred_attribute(context))
-        key = arguments["session"]
         element_type, shapes = inferred_inputs(context)
         set_inferred_shape(context, element_type, _replaced.output_dims(arguments, element_type, shapes))
     except BaseException as error:
         try:
-            _host.store_shape_error(error, key)
+            _host.store_shape_error(error, arguments)
         except BaseException as another:  # from another signal handler
             _host.foreign_exceptions[get_ident()] = another
     return NULL
