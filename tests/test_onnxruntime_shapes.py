@@ -116,6 +116,23 @@ def test_outputs_that_a_branch_declares(shape, declared, capfd):
     alike(model, [{"X": X, "which": np.array(which)} for which in (True, False)], capfd, served=2)
 
 
+@pytest.mark.parametrize("declared", [UNKNOWN, RIGHT, WRONG, (1, 4, 7)])
+@pytest.mark.parametrize("shape", [FIXED, ("N", 6, 5, 7)])
+def test_outputs_that_a_branch_of_a_function_declares(shape, declared, capfd):
+    """Check that wrong shapes inside a function are errors, as in ONNX Runtime, although convt inlines the function."""
+    branches = [
+        helper.make_graph([conv(("x", "w"), name)], "branch", [], [info(name, shape=declared)]) for name in ("z", "u")
+    ]  # fmt: skip
+    choice = helper.make_node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1])
+    function = helper.make_function("own", "Up", ["x", "w", "c"], ["y"], [choice], [helper.make_opsetid("", 17)])
+    call = helper.make_node("Up", ["X", "W", "which"], ["Y"], domain="own")
+    model = with_condition(model_of([call], {"X": shape}, constants={"W": W}))
+    model.functions.append(function)
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    session = alike(model, [{"X": X, "which": np.array(True)}], capfd, served=2)
+    assert (session is None) == (declared in (WRONG, (1, 4, 7)))
+
+
 @pytest.mark.parametrize("declared", [UNKNOWN, RIGHT, WRONG])
 @pytest.mark.parametrize("sliced", [UNKNOWN, FIXED, (1, 6, 4, 4)])
 @pytest.mark.parametrize("shape", [(3, *FIXED), (3, 1, 6, "H", "V"), ("S", *OPEN)])

@@ -44,6 +44,8 @@ def rewrite(
 
     Raise ONNX Runtime's error for a model that it refuses, because it does not see the nodes that are fused.
     """
+    if model.functions:
+        _options.load(model)  # because the shapes inside a function must fit exactly, and those outside need not
     model, closed = _functions.inlined(model)
     _options.load(model)
     initializers = {each.name for each in model.graph.initializer}
