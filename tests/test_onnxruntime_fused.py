@@ -83,8 +83,8 @@ def test_a_sum_with_weights_of_the_run():
 
 
 def test_weights_that_a_run_may_replace_are_not_compared_with_the_array_that_is_added(monkeypatch):
-    made, inner = [], _node.Node.operator_of
-    monkeypatch.setattr(_node.Node, "operator_of", lambda self, *arguments: made.append(1) or inner(self, *arguments))
+    made, inner = [], _node.Node.packed_of
+    monkeypatch.setattr(_node.Node, "packed_of", lambda self, *arguments: made.append(1) or inner(self, *arguments))
     model = add_model([None] * 4, inputs={"W": W.shape})
     session = InferenceSession(model)
     for _ in range(3):

@@ -191,7 +191,7 @@ def test_weights_from_a_cast(level):
     operators = set()
     for _ in range(3):
         np.testing.assert_allclose(session.run(None, {"X": X})[0], want, rtol=1e-4, atol=1e-4)
-        operators.add(session.nodes["c"].operator or session.nodes["c"].last_weights[1])
+        operators.add((session.nodes["c"].packed or session.nodes["c"].last_packed[1]).operator)
     assert len(operators) == 1
 
 
@@ -321,8 +321,8 @@ def test_initializers_that_are_inputs_are_constants(ir_version, monkeypatch):
     theirs = plain(model)
     for ask in ("get_inputs", "get_overridable_initializers"):
         assert [each.name for each in getattr(session, ask)()] == [each.name for each in getattr(theirs, ask)()]
-    made, calls = _node.Node.operator_of, []
-    monkeypatch.setattr(_node.Node, "operator_of", lambda *arguments: calls.append(1) or made(*arguments))
+    made, calls = _node.Node.packed_of, []
+    monkeypatch.setattr(_node.Node, "packed_of", lambda *arguments: calls.append(1) or made(*arguments))
     session.run(None, {"X": X})
     session.run(None, {"X": weights(2, 6, 5, 3)})
     assert not calls  # no repeated packing
@@ -367,8 +367,8 @@ def test_sizes_that_a_run_may_change_are_not_relied_on():
 
 
 def test_weights_of_the_graph_around_a_branch_are_packed_once(monkeypatch):
-    made, calls = _node.Node.operator_of, []
-    monkeypatch.setattr(_node.Node, "operator_of", lambda *arguments: calls.append(1) or made(*arguments))
+    made, calls = _node.Node.packed_of, []
+    monkeypatch.setattr(_node.Node, "packed_of", lambda *arguments: calls.append(1) or made(*arguments))
     branches = (_graph([conv(("X", "W"), f"out{n}", strides=[n, n])], f"out{n}") for n in (2, 3))
     model = _with_condition(model_of([_choice(*branches)], {"X": X.shape}, constants={"W": W}))
     session = convt.onnxruntime.InferenceSession(model)

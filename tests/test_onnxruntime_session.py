@@ -418,7 +418,7 @@ def test_a_signal_within_a_node(monkeypatch):
                 patch.setattr(_node.Node, name, lambda *_: signal.raise_signal(signal.SIGALRM))
                 with pytest.raises(Mine):
                     session.run(None, {"X": X})
-        for place, name in ((_replaced, "output_dims"), (_node.Node, "weights")):
+        for place, name in ((_replaced, "output_dims"), (_node.Node, "parameters")):
             with monkeypatch.context() as patch:
                 patch.setattr(place, name, lambda *_: signal.raise_signal(signal.SIGALRM))
                 with pytest.raises(Mine):

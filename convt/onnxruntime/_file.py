@@ -69,13 +69,6 @@ class Source:
             raise ValueError("the model file changed while convt read it")
         self.state = state
 
-    def tensor(self, tensor):
-        """Return an initializer of ``self.model`` or of a rewritten copy with its data."""
-        if not _is_in_source(tensor):
-            return tensor
-        with self._opened() as file:
-            return onnx.TensorProto.FromString(_read(file, *_source_range(tensor)))
-
     def pieces(self, model):
         """Yield the serialized bytes of a rewritten copy of ``self.model``, including its large tensors.
 

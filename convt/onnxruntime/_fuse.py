@@ -1,13 +1,11 @@
 """Fusion of a ConvTranspose node with the bias, batch norm or scale, sum and activation that follow it."""
 
-import functools
 import math
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
-from . import _scopes
+from . import _inputs, _scopes
 
 _FOLDED = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)  # dtypes of weights exact enough to absorb a batch norm
 _FIRST_OPSET = 7  # ONNX Runtime has no kernels for older versions of the followers; an Add then has other attributes
@@ -24,12 +22,12 @@ _ACTIVATIONS = {
 }
 
 
-def fuse(scope, position, arguments, load):
+def fuse(scope, position, arguments):
     """Fuse a node of a scope with the nodes that follow it.
 
     A following node is fused if it is the only reader of the value before it. Identity nodes between fused nodes are dropped.
-    ``arguments``, the arguments of the fused node, gets "epsilon", "activation" and "slopes" as needed. ``load(tensor)``
-    returns an initializer with its data.
+    ``arguments``, the arguments of the fused node, gets "epsilon" and "activation" as needed, and "biased": the name of the
+    value after the ConvTranspose and its bias. Of constants, only shapes and dtypes are read: a session may replace values.
 
     Returns
     -------
@@ -39,9 +37,8 @@ def fuse(scope, position, arguments, load):
     """
     node, places, fused_types = onnx.NodeProto(), [position], []
     node.CopyFrom(scope.nodes[position])
-    if arguments["attributes"]["opset"] < _FIRST_OPSET:
-        return node, places, ()
-    for join in (_bias, _norm, _scale, _shift, _sum, functools.partial(_activation, load)):
+    joins = (_bias, _norm, _scale, _shift, _sum, _activation)
+    for join in joins if arguments["attributes"]["opset"] >= _FIRST_OPSET else ():
         path = scope.following(node.output[0])
         if path:
             follower = scope.nodes[path[-1]]
@@ -51,6 +48,8 @@ def fuse(scope, position, arguments, load):
                 node.output[0] = follower.output[0]
                 places += path
                 fused_types.append(follower.op_type)
+        if join is _bias:
+            arguments["biased"] = node.output[0]
     return node, places, tuple(fused_types)
 
 
@@ -59,8 +58,7 @@ def _bias(scope, node, add, source, arguments):
     name = "" if any(node.input[2:]) else _constant_per_channel(scope, node, add, "Add", source, arguments)
     if not name:
         return False
-    del node.input[2:]
-    node.input.append(name)
+    _inputs.place(node, _inputs.B, name)
     return True
 
 
@@ -94,8 +92,8 @@ def _norm(scope, node, norm, source, arguments):
     if weights.kind not in _FOLDED or any(each.dims != channels for each in tensors):
         return False
     arguments["epsilon"] = attributes.get("epsilon", _EPSILON)
-    node.input.extend([""] * (3 - len(node.input)))
-    node.input.extend(norm.input[1:])
+    for n, name in enumerate(norm.input[1:], _inputs.SCALE):
+        _inputs.place(node, n, name)
     return True
 
 
@@ -107,19 +105,18 @@ def _scale(scope, node, mul, source, arguments):
     if not name:
         return False
     arguments["epsilon"] = 0.0
-    node.input.extend([""] * (3 - len(node.input)))
-    node.input.append(name)
+    _inputs.place(node, _inputs.SCALE, name)
     return True
 
 
 def _shift(scope, node, add, source, arguments):
     """Fuse an Add of a constant per channel after a scale. Return whether it was fused."""
-    if len(node.input) != 4:  # X, W, B and the scale
+    if len(node.input) != _inputs.SHIFT:  # without a scale, or with a norm
         return False
     name = _constant_per_channel(scope, node, add, "Add", source, arguments)
     if not name:
         return False
-    node.input.append(name)
+    _inputs.place(node, _inputs.SHIFT, name)
     return True
 
 
@@ -133,21 +130,18 @@ def _sum(scope, node, add, source, arguments):
     name = next((name for name in add.input if name != source), "")
     if not name or name in scope.redefined or scope.value(name).in_model:
         return False
-    node.input.extend([""] * (7 - len(node.input)))
-    node.input.append(name)
+    _inputs.place(node, _inputs.ADDED, name)
     return True
 
 
-def _activation(load, scope, node, follower, source, arguments):
+def _activation(scope, node, follower, source, arguments):
     """Fuse an activation that convt supports. Return whether it was fused."""
     attributes = _scopes.attributes(follower)
     if _scopes.is_standard(follower, "PRelu") and not attributes and follower.input[0] == source:
-        slopes = _slopes(scope, node, follower.input[1], load, arguments)
-        if len(slopes) == 1:
-            arguments["activation"] = ["leaky_relu", *slopes]
-        elif slopes:
-            arguments["slopes"] = slopes
-        return bool(slopes)
+        has_slopes = _are_slopes(scope, node, follower.input[1], arguments)
+        if has_slopes:
+            _inputs.place(node, _inputs.SLOPES, follower.input[1])
+        return has_slopes
     if not _scopes.is_standard(follower, *_ACTIVATIONS):
         return False
     try:
@@ -157,18 +151,15 @@ def _activation(load, scope, node, follower, source, arguments):
     return arguments["activation"] is not None
 
 
-def _slopes(scope, node, name, load, arguments):
-    """Return the slopes of a PRelu, one or one for each channel, if they are finite float32 constants, else []."""
-    tensor, weights = scope.constant(name), scope.value(node.input[1])
-    if tensor is None or tensor.data_type != onnx.TensorProto.FLOAT or weights.kind != onnx.TensorProto.FLOAT:
-        return []
-    if weights.dims is None or len(tensor.dims) > len(weights.dims):
-        return []
+def _are_slopes(scope, node, name, arguments):
+    """Check whether a value is in the model and is one slope of a PRelu or one for each channel, in float32."""
+    slopes, weights = scope.value(name), scope.value(node.input[1])
+    if not slopes.in_model or slopes.dims is None or not slopes.kind == weights.kind == onnx.TensorProto.FLOAT:
+        return False
+    if weights.dims is None or len(slopes.dims) > len(weights.dims):
+        return False
     per_channel = (_channels(weights, arguments), *[1] * (len(weights.dims) - 2))
-    if math.prod(tensor.dims) != 1 and tuple(tensor.dims) not in (per_channel, (1, *per_channel)):
-        return []
-    slopes = numpy_helper.to_array(load(tensor)).reshape(-1).tolist()
-    return slopes if all(map(math.isfinite, slopes)) else []
+    return math.prod(slopes.dims) == 1 or slopes.dims in (per_channel, (1, *per_channel))
 
 
 def _channels(weights, arguments):

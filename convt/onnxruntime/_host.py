@@ -27,11 +27,11 @@ class Host:
     """The base class of a node. For calls that convt refuses, it runs ONNX Runtime's operators instead.
 
     ``refused`` is None or ``(shapes, reason)``: the shapes of X and W that convt refused last; ``shapes`` is None if convt
-    refuses all shapes. ``fallback`` is ONNX Runtime's session for such calls, or None before the first one. A subclass sets
-    ``arguments``, ``element_type`` and ``threads``.
+    refuses all shapes. ``fallback`` is ONNX Runtime's session for such calls, and ``rest`` that for the operators that are not
+    fused; both are None before they are needed. A subclass sets ``arguments``, ``element_type`` and ``threads``.
     """
 
-    refused = fallback = None
+    refused = fallback = rest = None
 
     def refuse(self, error, shapes):
         """Record that convt refuses inputs of these shapes with ``error``, and create the ONNX Runtime session for them.
@@ -52,8 +52,22 @@ class Host:
     def compute_with_onnxruntime(self, error, inputs):
         """Compute the output with ONNX Runtime for input arrays that convt refused with ``error``."""
         self.refuse(error, tuple(each.shape for each in inputs[:2]))
-        feed = {name: value for name, value in zip(self.arguments["inputs"], inputs, strict=True) if name}
-        return self.fallback.run(None, feed)[0]
+        return self._run(self.fallback, inputs)
+
+    def begin_rest(self):
+        """Create ONNX Runtime's session of the operators behind the ConvTranspose and its bias."""
+        if self.rest is None:
+            self.rest = _replaced.session(self.arguments, self.element_type, self.threads, self.arguments["biased"])
+
+    def computed_rest(self, convolved, inputs):
+        """Compute a run's output from that of the ConvTranspose and its bias with ONNX Runtime."""
+        self.begin_rest()
+        return self._run(self.rest, inputs, {self.arguments["biased"]: convolved})
+
+    def _run(self, session, inputs, more=()):
+        """Return the output of one of the sessions for a run's inputs."""
+        feed = {name: value for name, value in zip(self.arguments["inputs"], inputs, strict=False) if name} | dict(more)
+        return session.run(None, {each.name: feed[each.name] for each in session.get_inputs()})[0]
 
 
 def is_foreign(error):

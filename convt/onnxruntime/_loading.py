@@ -97,7 +97,7 @@ def prepared(path, data, options, providers, key, precision, tune=False, left_ou
     copy.register_custom_ops_library(library.__file__)
     copy.optimized_model_filepath = ""
     model, fused, kept = _rewrite.rewrite(
-        source.model, key, copy.intra_op_num_threads, precision, tune, source.tensor, left_out, copy.log_severity_level
+        source.model, key, copy.intra_op_num_threads, precision, tune, left_out, copy.log_severity_level
     )  # fmt: skip
     if not fused:
         raise NotConverted("all of them are left to ONNX Runtime", kept=kept)

@@ -2,19 +2,40 @@
 
 import contextvars
 import json
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import _activation, _config, _norm, _onnx
 from .._addition import Addition, Slopes
-from . import _host
+from . import _host, _inputs, _quantized
 
-_ADDED = 7  # index of the input that is added to the output
 SHAPES = 64  # input shapes for which a node keeps the output shape
-_BITS = {2: np.uint16, 4: np.uint32, 8: np.uint64}  # bytes of an element -> unsigned type of the same size
+_BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}  # bytes of an element -> unsigned type of the same size
 
 # Key of a session that is being created -> {number of a node: Node, or the exception with which convt refused it}.
 sessions = {}
+
+
+class Parameters(NamedTuple):
+    """The parameters of a node in a run: dequantized, and with the batch norm or scale folded in.
+
+    If ``is_fused`` is False, they are those of the ConvTranspose and its bias alone, because fusion could change results.
+    """
+
+    weights: Any
+    bias: Any
+    activation: Any = None
+    slopes: Slopes | None = None  # of a PRelu, one for each channel
+    is_fused: bool = False
+
+
+class Packed(NamedTuple):
+    """An operator with packed weights; the other fields are those of `Parameters`."""
+
+    operator: Any
+    slopes: Slopes | None
+    is_fused: bool
 
 
 class Node(_host.Host):
@@ -25,13 +46,13 @@ class Node(_host.Host):
     text : str
         JSON object with these entries. ``session`` and ``node``: key of the session and number of the node. ``threads``: 0 for
         convt's own number. ``attributes``: those of ONNX's ConvTranspose, plus ``opset`` and convt's ``precision``.
-        ``activation``, ``slopes`` (of a PRelu, one for each channel), and ``epsilon`` (of the batch norm, 0 for a scale alone),
-        all optional. ``tune``: whether to measure algorithms. ``constants_in_model``: whether the model contains W, B and the
-        norm's inputs, so that runs rarely bring others. ``inputs``: names of X, W, B, the batch norm's scale, shift, mean and
-        variance, and of an array that is added to the output, with "" for those that the node lacks. ``replaced``: the ONNX
-        nodes that this node replaces.
+        ``activation`` and ``epsilon`` (of the batch norm, 0 for a scale alone), both optional. ``tune``: whether to measure
+        algorithms. ``inputs``: names of the inputs (see `_inputs`). ``axes``: {place of a quantized parameter: axis of its
+        scales}. ``kinds``: element types by name of the inputs that differ from X. ``shapes``: {place of a parameter: shape in
+        the model}. ``constants_in_model``: whether the model contains all parameters, so that runs rarely bring others.
+        ``replaced`` and ``biased``: the ONNX nodes that this node replaces, and the value after the ConvTranspose and its bias.
     element_type : int
-        The element type of all inputs, from onnx.TensorProto.
+        The element type of X, from onnx.TensorProto.
     constants : list
         The inputs that the node has; None for those that are not constant.
     """
@@ -40,64 +61,91 @@ class Node(_host.Host):
         self.arguments = arguments = json.loads(text)
         self.element_type, self.threads, self.attributes = element_type, arguments["threads"], arguments["attributes"]
         self.epsilon, self.activation = arguments.get("epsilon"), arguments.get("activation")
-        self.slopes = Slopes("float32", arguments["slopes"]) if "slopes" in arguments else None
-        given = [bool(name) for name in arguments["inputs"]]
-        self.added = sum(given) - 1 if len(given) > _ADDED else 0  # its index among the inputs that the node has
+        self.names = arguments["inputs"]
+        has_sum = len(self.names) > _inputs.ADDED and self.names[_inputs.ADDED]
+        self.added = len(_inputs.given(self.names[: _inputs.ADDED])) if has_sum else 0  # its index among the given inputs
+        self.axes = {int(n): axis for n, axis in arguments["axes"].items()}
+        self.wanted_shapes = {int(n): tuple(shape) for n, shape in arguments["shapes"].items()}
         self.backend = {"backend": "tune"} if arguments.get("tune") else {}
-        self.operator, self.shapes = None, {}
+        self.packed, self.shapes = None, {}
         self.constants_in_model = arguments["constants_in_model"]
-        self.last_weights = None, None  # (copies of a run's arrays after X, their operator)
-        constants = self.placed(constants)[1:_ADDED]
-        # Indices after X.
-        self.runtime_inputs = [n for n, value in enumerate(constants) if given[n + 1] and value is None]
+        self.last_packed = None, None  # (copies of a run's inputs, their `Packed`)
+        constants = _inputs.placed(self.names, constants)
+        self.runtime_parameters = [
+            n for n, name in enumerate(self.names) if name and n not in (_inputs.X, _inputs.ADDED) and constants[n] is None
+        ]
         nodes = sessions.get(arguments["session"], {})
-        if not self.runtime_inputs:
+        if not self.runtime_parameters:
             try:
-                self.operator = self.operator_of(constants)
+                self.packed = self.packed_of(constants)
+                if not self.packed.is_fused:
+                    self.begin_rest()
             except Exception as error:
                 nodes[arguments["node"]] = error
                 self.refuse(error, None)
+                self.packed = None
         nodes[arguments["node"]] = self
 
-    def placed(self, values):
-        """Return a list of all inputs, with None for those that the node lacks, from a list of those that it has."""
-        values = iter(values)
-        return [next(values) if name else None for name in self.arguments["inputs"]]
+    @property
+    def operator(self):
+        """The operator that computes all runs of the node, or None."""
+        return self.packed.operator if self.packed is not None and self.packed.is_fused else None
 
-    def weights(self, inputs):
-        """Return W and B, with the batch norm or scale folded in, for the inputs after X."""
-        weights, bias = (*inputs, None)[:2]
-        bias = None if bias is None else bias.reshape(-1)  # the bias of an Add has shape (M, 1, ...) or (1, M, 1, ...)
-        if self.epsilon is None:
-            return weights, bias
-        norm = [None if each is None else each.reshape(-1) for each in (*inputs[2:], None, None, None)[:4]]
-        weights, bias = _norm.fold(weights, bias, *norm, self.epsilon, self.attributes.get("group", 1))
-        if weights is None:
-            raise ValueError("W: got values that leave the normal range if they are multiplied by those of the norm or scale")
-        return weights, bias
+    def is_fused(self):
+        """Return whether the operators behind the ConvTranspose and its bias are computed with it in the last known run."""
+        packed = self.packed or self.last_packed[1]
+        return packed is None or packed.is_fused
 
-    def values(self, weights):
+    def parameters(self, inputs):
+        """Return the `Parameters` of a run's inputs."""
+        inputs = list(inputs)
+        for n, shape in self.wanted_shapes.items():
+            if inputs[n].shape != shape:
+                raise ValueError(f"{self.names[n]}: got shape {inputs[n].shape}, wanted {shape}, that in the model")
+        for n, axis in self.axes.items():
+            inputs[n] = _quantized.dequantized(inputs[n], *[inputs[each] for each in _inputs.of_dequantization(n)], axis)
+        weights, groups = inputs[_inputs.W], self.attributes.get("group", 1)
+        bias, *norm, slopes = [None if inputs[n] is None else inputs[n].reshape(-1)
+                               for n in (*_inputs.PARAMETERS[1:], _inputs.SLOPES)]  # fmt: skip
+        if slopes is not None and not np.isfinite(slopes).all():
+            return Parameters(weights, bias)
+        if self.epsilon is not None:
+            if any(each is not None and len(each) != groups * weights.shape[1] for each in (bias, *norm)):
+                raise ValueError(f"batch norm: got other sizes than the {groups * weights.shape[1]} channels")
+            folded = _norm.fold(weights, bias, *norm, self.epsilon, groups)
+            if folded[0] is None:
+                return Parameters(weights, bias)
+            weights, bias = folded
+        if slopes is None:
+            return Parameters(weights, bias, self.activation, is_fused=True)
+        if len(slopes) == 1:
+            return Parameters(weights, bias, ["leaky_relu", float(slopes[0])], is_fused=True)
+        return Parameters(weights, bias, slopes=Slopes("float32", slopes), is_fused=True)
+
+    def values(self, weights, activation=None):
         """Return the keywords of the node's operator for weights of this shape and dtype."""
-        return {**_onnx.attributes(weights, **self.attributes), "activation": self.activation}
+        return {**_onnx.attributes(weights, **self.attributes), "activation": activation}
 
-    def operator_of(self, inputs, copied=False):
-        """Return an operator with packed weights for the inputs after X. ``copied`` is whether convt copied W for it."""
-        weights, bias = self.weights(inputs)
-        copied = copied or self.epsilon is not None
-        return _onnx.operator(weights, bias, self.values(weights) | self.backend, copied)
+    def packed_of(self, inputs, copied=False):
+        """Return the `Packed` weights of inputs. ``copied`` is whether convt copied W for them."""
+        weights, bias, activation, slopes, is_fused = self.parameters(inputs)
+        copied = copied or weights is not inputs[_inputs.W]
+        operator = _onnx.operator(weights, bias, self.values(weights, activation) | self.backend, copied)
+        return Packed(operator, slopes, is_fused)
 
-    def current_operator(self, inputs):
-        """Return the operator for a run's arrays after X. It is new if their elements changed since the previous run.
+    def current_packed(self, inputs):
+        """Return the `Packed` weights of a run's inputs. They are new if the parameters changed since the previous run.
 
         Every element is compared, because ONNX Runtime does not tell whether memory has changed. Several threads may run this
-        at once, so the copies and their operator are stored in one assignment.
+        at once, so the copies and what is made of them are stored in one assignment.
         """
-        copies, operator = self.last_weights
-        if operator is None or not all(_same_bits(copies[n], inputs[n]) for n in self.runtime_inputs):
-            copies = [inputs[n].copy() if n in self.runtime_inputs else inputs[n] for n in range(len(inputs))]
-            operator = self.operator_of(copies, 0 in self.runtime_inputs)
-            self.last_weights = copies, operator
-        return operator
+        copies, packed = self.last_packed
+        if packed is None or not all(_same_bits(copies[n], inputs[n]) for n in self.runtime_parameters):
+            copies = [inputs[n].copy() if n in self.runtime_parameters else inputs[n] for n in range(len(inputs))]
+            copies[_inputs.X] = copies[_inputs.ADDED] = None
+            packed = self.packed_of(copies, _inputs.W in self.runtime_parameters)
+            self.last_packed = copies, packed
+        return packed
 
     def output_shape(self, inputs):
         """Return the shape of the output for the input arrays of a run."""
@@ -105,9 +153,9 @@ class Node(_host.Host):
         if not self.added:
             return shape
         try:
-            return np.broadcast_shapes(shape, inputs[_ADDED].shape)
+            return np.broadcast_shapes(shape, inputs[_inputs.ADDED].shape)
         except ValueError:
-            raise ValueError(f"an added array: got shape {inputs[_ADDED].shape}, wanted one that fits {shape}") from None
+            raise ValueError(f"an added array: got shape {inputs[_inputs.ADDED].shape}, wanted one that fits {shape}") from None
 
     def shape_before_sum(self, inputs):
         """Return the shape of the ConvTranspose's own output for the input arrays of a run."""
@@ -116,7 +164,8 @@ class Node(_host.Host):
         if shape is None:
             if len(self.shapes) == SHAPES:
                 self.shapes.clear()
-            operator = self.operator or _onnx.operator(inputs[1], None, self.values(inputs[1]))
+            weights = np.broadcast_to(np.zeros((), inputs[0].dtype), inputs[1].shape)  # W may be quantized
+            operator = self.packed.operator if self.packed else _onnx.operator(weights, None, self.values(weights))
             shape = operator.output_shape(inputs[0].shape)
             if 0 in shape[2:]:  # ONNX Runtime refuses empty outputs
                 raise ValueError(f"X: got shape {key[0]}, wanted a larger one: the output {shape} has no elements")
@@ -128,8 +177,8 @@ class Node(_host.Host):
         if not self.shapes:
             return {"in": None, "out": None, "algorithm": None}
         (data, _), out = list(self.shapes.items())[-1]
-        operator = self.operator or self.last_weights[1]
-        algorithm = "one-shot calls" if operator is None else operator.plan(data).algorithm
+        packed = self.packed or self.last_packed[1]
+        algorithm = "one-shot calls" if packed is None else packed.operator.plan(data).algorithm
         return {"in": data, "out": out, "algorithm": algorithm}
 
     def compute(self, inputs, out):
@@ -145,29 +194,35 @@ class Node(_host.Host):
             self._compute(inputs, out)
 
     def _compute(self, inputs, out):
-        added, constants, shape = None, inputs[1:_ADDED], self.shape_before_sum(inputs)
-        if self.added:
-            added = inputs[_ADDED] if inputs[_ADDED].shape == out.shape else np.broadcast_to(inputs[_ADDED], out.shape)
-        if out.shape != shape:  # the sum broadcasts the output of the ConvTranspose, which is rare
-            self._compute_larger_sum(inputs[0], constants, added, out, shape)
-        elif self.operator is not None:
-            self.operator(inputs[0], out, add=added)
-        elif self.constants_in_model:
-            self.current_operator(constants)(inputs[0], out, add=added)
-        else:
-            weights, bias = self.weights(constants)
-            _onnx.compute(inputs[0], weights, bias, self.values(weights), out, added)
-        if self.slopes is not None:
-            self.slopes.run(out.reshape(-1, *out.shape[1 - len(shape):]), _config.get_num_threads())
+        shape, added = self.shape_before_sum(inputs), inputs[_inputs.ADDED]
+        packed = self.packed or (self.current_packed(inputs) if self.constants_in_model else None)
+        parameters = self.parameters(inputs) if packed is None or out.shape != shape else None
+        if added is not None and added.shape != out.shape:
+            added = np.broadcast_to(added, out.shape)
+        is_fused, slopes = (packed or parameters).is_fused, (packed or parameters).slopes
+        if not is_fused:
+            convolved = np.empty(shape, out.dtype)
+            self._convolve(inputs[0], packed, parameters, convolved)
+            out[...] = self.computed_rest(convolved, inputs)
+            return
+        if out.shape == shape:
+            self._convolve(inputs[0], packed, parameters, out, added)
+        else:  # the sum broadcasts the output of the ConvTranspose, which is rare
+            convolved = np.empty(shape, out.dtype)
+            self._convolve(inputs[0], None, parameters._replace(activation=None), convolved)
+            out[...] = convolved
+            activation = _activation.parse(parameters.activation)
+            Addition(out.dtype.name, activation).run(out, np.ascontiguousarray(added), _config.get_num_threads())
+        if slopes is not None:
+            slopes.run(out.reshape(-1, *out.shape[1 - len(shape) :]), _config.get_num_threads())
 
-    def _compute_larger_sum(self, data, constants, added, out, shape):
-        """Compute a sum whose shape is larger than that of the ConvTranspose's output, ``shape``."""
-        before = np.empty(shape, out.dtype)
-        weights, bias = self.weights(constants)
-        _onnx.compute(data, weights, bias, self.values(weights) | {"activation": None}, before)
-        out[...] = before
-        activation = _activation.parse(self.activation)
-        Addition(out.dtype.name, activation).run(out, np.ascontiguousarray(added), _config.get_num_threads())
+    def _convolve(self, data, packed, parameters, out, added=None):
+        """Compute an output with packed weights or, if these are None, with `Parameters`."""
+        if packed is not None:
+            packed.operator(data, out, add=added)
+        else:
+            weights, bias, activation, _, _ = parameters
+            _onnx.compute(data, weights, bias, self.values(weights, activation), out, added)
 
 
 def _same_bits(a, b):

@@ -1,9 +1,14 @@
-"""Weights that a DequantizeLinear node makes from constants: dequantized once, while the model is prepared."""
+"""Weights that a DequantizeLinear node makes from values in the model: convt's node reads these values and dequantizes them.
+
+ONNX Runtime gives the values to the node, wherever they come from: the model, a file beside it, or the session's options.
+"""
+
+import math
 
 import numpy as np
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 
-from . import _scopes
+from . import _inputs, _scopes
 
 # Quantized type -> the first opset with it
 _QUANTIZED = {
@@ -18,66 +23,56 @@ def is_dequantized(scope, name):
     return node is not None and _scopes.is_standard(node, "DequantizeLinear")
 
 
-def dequantize(scope, node, load, opset):
-    """Replace inputs of a node that are dequantized constants by float32 initializers.
+def is_unread(scope, node):
+    """Check whether a node of a scope is a DequantizeLinear of which convt's nodes have read the output, and nothing else."""
+    return _scopes.is_standard(node, "DequantizeLinear") and len(node.output) == 1 and scope.readers.get(node.output[0]) == []
 
-    ``node`` is a node of the scope, ``load(tensor)`` returns an initializer with its data. Return the outputs of the
-    DequantizeLinear nodes that it no longer reads.
+
+def read_quantized(scope, node, arguments):
+    """Let convt's node read quantized parameters instead of what DequantizeLinear nodes make of them. Return these nodes.
+
+    ``arguments``, those of convt's node, gets "axes", {place of a parameter: axis of its scales}, and "kinds", {name of an
+    input: its element type}.
     """
-    replaced = []
-    for n, name in enumerate(node.input[1:], 1):
-        values = _values(scope, scope.producer(name), load, opset) if is_dequantized(scope, name) else None
-        if values is not None:
-            node.input[n] = scope.add_constant(name, numpy_helper.from_array(values))
-            replaced.append(name)
-    return replaced
+    found, axes, kinds = {}, {}, {}
+    for n in _inputs.PARAMETERS[: len(node.input) - 1]:
+        name = node.input[n]
+        source = scope.producer(name) if name and is_dequantized(scope, name) else None
+        if source is None or not _is_known(scope, source, arguments["attributes"]["opset"]):
+            continue
+        found[name] = source
+        for place, each in zip((n, *_inputs.of_dequantization(n)), source.input, strict=False):
+            _inputs.place(node, place, each)
+            kinds[each] = scope.value(each).kind
+        axes[n] = _scopes.attributes(source).get("axis", 1)
+    arguments["axes"], arguments["kinds"] = axes, kinds
+    return list(found.values())
 
 
-def _values(scope, node, load, opset):
-    """Return the output of a DequantizeLinear node as a float32 array, None unless its inputs are constants of known types.
+def _is_known(scope, node, opset):
+    """Check whether convt computes a DequantizeLinear node: its inputs are in the model, and its types are known.
 
-    The result is also None for a node that the specification does not permit, so that the user gets ONNX Runtime's error or
-    result.
+    Nodes that the specification does not permit are not known, so that the user gets ONNX Runtime's error or result.
     """
-    tensors = [scope.constant(name) for name in node.input if name]
-    attributes = _scopes.attributes(node)
+    values, attributes = [scope.value(name) for name in node.input if name], _scopes.attributes(node)
     others = attributes.get("block_size") or attributes.get("output_dtype", TensorProto.FLOAT) != TensorProto.FLOAT
-    if None in tensors or len(tensors) < 2 or others or ("axis" in attributes and opset < _AXIS):
-        return None
-    kinds = [each.data_type for each in tensors]
-    if opset < _QUANTIZED.get(kinds[0], opset + 1) or kinds[1] != TensorProto.FLOAT or kinds[2:] not in ([], kinds[:1]):
-        return None
-    quantized, scale, *zero = [numpy_helper.to_array(load(each)) for each in tensors]
-    zero = zero[0] if zero else np.zeros_like(scale, quantized.dtype)
-    axis = attributes.get("axis", 1)
-    if kinds[0] == TensorProto.INT32 and zero.any():
-        return None
-    if scale.shape != zero.shape or (scale.size != 1 and not -quantized.ndim <= axis < quantized.ndim):
-        return None
-    shape = [1] * quantized.ndim
-    if scale.size != 1:
+    if not all(each.in_model for each in values) or len(values) < 2 or others or ("axis" in attributes and opset < _AXIS):
+        return False
+    kinds = [each.kind for each in values]
+    return opset >= _QUANTIZED.get(kinds[0], opset + 1) and kinds[1] == TensorProto.FLOAT and kinds[2:] in ([], kinds[:1])
+
+
+def dequantized(quantized, scale, zero, axis):
+    """Return the output of a DequantizeLinear node as a float32 array; ``zero`` may be None. Raise ValueError for shapes or
+    zero points that the specification does not permit."""
+    zero = np.zeros(scale.shape, quantized.dtype) if zero is None else zero
+    shape, is_per_axis = [1] * quantized.ndim, scale.size != 1 and -quantized.ndim <= axis < quantized.ndim
+    if is_per_axis:
         shape[axis] = quantized.shape[axis]
-        if scale.shape != (shape[axis],):
-            return None
+    if scale.ndim > 1 or scale.shape != zero.shape or scale.size != math.prod(shape):
+        raise ValueError(f"scale: got shape {scale.shape}, wanted one for each channel, and the zero point's {zero.shape}")
+    if quantized.dtype == np.int32 and zero.any():
+        raise ValueError("zero point: got one of int32 that is not 0")
     with np.errstate(all="ignore"):  # as in ONNX Runtime
         difference = quantized.astype(np.int32) - zero.astype(np.int32).reshape(shape)
         return difference.astype(np.float32) * scale.reshape(shape)
-
-
-def remove_unread(scope, replaced):
-    """Return the positions of the DequantizeLinear nodes of a scope that nothing reads any more, and remove their constants.
-
-    ``replaced`` maps the output of such a node to the positions of the nodes that no longer read it. Unread initializers are
-    removed because ONNX Runtime warns of them.
-    """
-    positions = set()
-    for position, node in enumerate(scope.nodes):
-        readers = scope.readers.get(node.output[0]) if node.output else None
-        if node.output and node.output[0] in replaced and set(readers) <= replaced[node.output[0]]:
-            positions.add(position)
-    names = {name for position in positions for name in scope.nodes[position].input}
-    for n in reversed(range(len(scope.graph.initializer))):
-        name = scope.graph.initializer[n].name
-        if name in names and set(scope.readers[name]) <= positions:
-            del scope.graph.initializer[n]
-    return positions

@@ -10,7 +10,7 @@ import itertools
 import onnx
 import onnxruntime
 
-from . import _options
+from . import _inputs, _options
 
 _OPEN = "open size of convt "  # begin of the name of a size that is unknown before a run
 
@@ -19,41 +19,50 @@ _OPEN = "open size of convt "  # begin of the name of a size that is unknown bef
 found = {}
 
 
-def text_of(scope, nodes, names, load):
-    """Return the nodes of a scope that a node of convt replaces as text.
-
-    ``names`` are the inputs of convt's node. The nodes' other inputs are constants, whose data ``load(tensor)`` returns.
-    """
+def text_of(scope, nodes):
+    """Return the nodes of a scope that a node of convt replaces as text, in an order in which they can be computed."""
     graph = onnx.GraphProto(name="replaced", node=nodes)
     made = [name for node in nodes for name in node.output if name]
     graph.value_info.extend(info for info in map(scope.declared, made[:-1]) if info is not None)
-    for name in sorted({name for node in nodes for name in node.input if name} - {*made, *names}):
-        tensor = graph.initializer.add()
-        tensor.CopyFrom(load(scope.constant(name)))
-        tensor.name = name
     graph.output.add(name=made[-1])
     return base64.b64encode(graph.SerializeToString()).decode()
 
 
-def session(arguments, element_type, threads):
+def session(arguments, element_type, threads, after=""):
     """Return a session of ONNX Runtime that computes the nodes that a node of convt replaces. It prints nothing.
 
-    ``arguments`` are those of the node.
+    ``arguments`` are those of the node. If ``after`` is the name of a value between the nodes, the session computes only the
+    nodes behind it, and reads it.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = threads, _options.SILENT  # the outer session logs errors
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it would take the outer session's cores
     model = _model(arguments, element_type, itertools.repeat(None))
+    if after:
+        _keep_nodes_behind(model.graph, after, element_type)
     return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+
+
+def _keep_nodes_behind(graph, after, element_type):
+    """Remove the nodes of a graph that compute a value, and make it an input."""
+    needed, kept = {each.name for each in graph.output}, []
+    for node in reversed(graph.node):
+        if needed.intersection(node.output) and after not in node.output:
+            needed.update(node.input)
+            kept.insert(0, node)
+    inputs = [each for each in graph.input if each.name in needed]
+    del graph.node[:], graph.input[:], graph.value_info[:]
+    graph.node.extend(kept)
+    graph.input.extend([*inputs, onnx.helper.make_tensor_value_info(after, element_type, None)])
 
 
 def _model(arguments, element_type, shapes):
     """Return a model of the nodes that a node of convt replaces, for inputs of these shapes; None is an unknown shape."""
     graph = onnx.GraphProto.FromString(base64.b64decode(arguments["replaced"]))
-    names = [name for name in arguments["inputs"] if name]
+    kinds, scalars = arguments["kinds"], arguments["scalars"]
     infos = {
-        name: onnx.helper.make_tensor_value_info(name, element_type, () if name in arguments["scalars"] else dims)
-        for name, dims in zip(names, shapes, strict=False)
+        name: onnx.helper.make_tensor_value_info(name, kinds.get(name, element_type), () if name in scalars else dims)
+        for name, dims in zip(_inputs.given(arguments["inputs"]), shapes, strict=False)
     }
     graph.input.extend(infos.values())
     graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info(graph.output[0].name, element_type, None))

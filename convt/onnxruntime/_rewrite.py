@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import onnx
 
-from . import _differences, _functions, _fuse, _options, _quantized, _replaced, _scopes
+from . import _differences, _functions, _fuse, _host, _inputs, _options, _quantized, _replaced, _scopes
 
 _DOMAIN = "convt"  # domain of the operator in library.pyx
 
@@ -29,18 +29,15 @@ def names(model):
     return found
 
 
-def rewrite(
-    model, session, threads, precision=None, tune=False, load=lambda tensor: tensor, left_out=None, severity=-1,
-):  # fmt: skip
+def rewrite(model, session, threads, precision=None, tune=False, left_out=None, severity=-1):
     """Replace the ConvTranspose nodes of a model by convt's operator, in place, and return `Rewritten`.
 
     Nodes for which ONNX Runtime and convt differ are kept (see `_differences`), and so are those whose data is quantized.
     Functions that contain a ConvTranspose are inlined. A bias, batch norm or scale, sum and activation that follow a node are
     fused with it if nothing else reads the values between them. ``session``, ``threads``, ``precision``, ``tune`` and
     ``severity``, that of the session's logger, become arguments of each node, together with the node's number. Of weights and
-    constants, only shapes and dtypes are read, not values. Exceptions are quantized weights, which are dequantized, and the
-    slopes of a PRelu. ``load(tensor)`` returns an initializer with its data. ``left_out`` maps names of nodes to reasons to
-    keep them.
+    constants, only shapes and dtypes are read: the values may be in another file, or in the session's options. ``left_out``
+    maps names of nodes to reasons to keep them.
 
     Raise ONNX Runtime's error for a model that it refuses, because it does not see the nodes that are fused.
     """
@@ -59,46 +56,26 @@ def rewrite(
     root = _scopes.Scope(model.graph, model.ir_version)
     if any(_needs_shapes(scope, node) for scope in root for node in scope.nodes):
         _scopes.add_inferred_shapes(root, model)
+    severity = max(severity, 2) if severity >= 0 else severity
+    settings = {"session": session, "threads": threads, "tune": tune, "severity": severity}
     for scope in root:
-        removed, replaced = set(), {}
         for position, node in enumerate(scope.nodes):
             if not _functions.is_transposed(node):
                 continue
             name = _unique_name(node, None, {*fused, *kept})
-            data, weights, bias = [scope.value(each) for each in (*node.input, "", "", "")[:3]]
-            why = _differences.difference(node, data, weights, bias, opset)
-            redefined = scope.redefined.intersection((*node.input, *node.output))
-            if redefined:
-                why = f"nested graphs define two values with the name {min(redefined)!r}, which ONNX forbids"
-            if _quantized.is_dequantized(scope, node.input[0]):
-                why = "ONNX Runtime may quantize a node whose data comes from DequantizeLinear"
-            why = (left_out or {}).get(name, why)
+            try:
+                why = (left_out or {}).get(name) or _reason_to_keep(scope, node, opset)
+                if why is None:
+                    fused[name] = _replace(scope, position, opset, precision, settings | {"node": len(fused)})
+            except Exception as error:
+                if _host.is_foreign(error):
+                    raise
+                why = f"convt cannot replace it: {type(error).__name__}: {error}"
             if why is not None:
                 kept[name] = why
-                continue
-            attributes = _scopes.attributes(node) | {"opset": opset, "precision": precision}
-            if weights.dims is not None:
-                attributes["kernel_shape"] = weights.dims[2:]  # because the decision is valid for this kernel only
-            arguments = {"session": session, "node": len(fused), "threads": threads, "attributes": attributes, "tune": tune,
-                         "severity": max(severity, 2) if severity >= 0 else severity}  # fmt: skip
-            made, places, fused[name] = _fuse.fuse(scope, position, arguments, load)
-            names = list(made.input)
-            for each in _quantized.dequantize(scope, made, load, opset):
-                replaced.setdefault(each, set()).update(places)
-            originals = _renamed([scope.nodes[each] for each in places], dict(zip(names, made.input, strict=True)))
-            arguments["inputs"], arguments["replaced"] = list(made.input), _replaced.text_of(scope, originals, made.input, load)
-            arguments["constants_in_model"] = all(scope.value(each).in_model for each in made.input[1:7] if each)
-            given = [each for each in made.input if each]
-            arguments["scalars"] = [each for each in given if scope.value(each).dims == ()]
-            del made.input[:]
-            made.input.extend(given)
-            made.domain = _DOMAIN
-            del made.attribute[:]
-            made.attribute.append(onnx.helper.make_attribute("arguments", json.dumps(arguments)))
-            scope.nodes[places[-1]].CopyFrom(made)
-            scope.replaced.update(places)
-            removed.update(places[:-1])
-        for position in sorted(removed | _quantized.remove_unread(scope, replaced), reverse=True):
+    for scope in root:
+        unread = {position for position, node in enumerate(scope.nodes) if _quantized.is_unread(scope, node)}
+        for position in sorted(scope.removed | unread, reverse=True):
             del scope.graph.node[position]
     added = [each for each in model.graph.initializer if each.name not in initializers]
     _scopes.list_initializers(model, added, initializers.difference(each.name for each in model.graph.initializer))
@@ -115,14 +92,50 @@ def _needs_shapes(scope, node):
     return not all(scope.value(each).in_model for each in node.input[1:2]) or names >= {"output_padding", "output_shape"}
 
 
-def _renamed(nodes, names):
-    """Return copies of nodes that read values of other names."""
-    copies = [onnx.NodeProto() for _ in nodes]
-    for node, copy in zip(nodes, copies, strict=True):
-        copy.CopyFrom(node)
-        for n, name in enumerate(copy.input):
-            copy.input[n] = names.get(name, name)
-    return copies
+def _reason_to_keep(scope, node, opset):
+    """Return the reason to leave a node of a scope to ONNX Runtime, or None."""
+    data, weights, bias = [scope.value(each) for each in (*node.input, "", "", "")[:3]]
+    why = _differences.difference(node, data, weights, bias, opset)
+    redefined = scope.redefined.intersection((*node.input, *node.output))
+    if redefined:
+        why = f"nested graphs define two values with the name {min(redefined)!r}, which ONNX forbids"
+    if node.input and _quantized.is_dequantized(scope, node.input[0]):
+        why = "ONNX Runtime may quantize a node whose data comes from DequantizeLinear"
+    return why
+
+
+def _replace(scope, position, opset, precision, settings):
+    """Replace a node of a scope and the nodes fused with it by convt's node. Return the types of the fused operators.
+
+    ``settings`` are arguments of convt's node.
+    """
+    node = scope.nodes[position]
+    dims = scope.value(node.input[1]).dims
+    attributes = _scopes.attributes(node) | {"opset": opset, "precision": precision}
+    if dims is not None:
+        attributes["kernel_shape"] = dims[2:]
+    arguments = settings | {"attributes": attributes}
+    made, places, fused_types = _fuse.fuse(scope, position, arguments)
+    originals = [scope.nodes[each] for each in places]
+    dequantizing = _quantized.read_quantized(scope, made, arguments)
+    values = {n: scope.value(name) for n, name in enumerate(made.input) if name and n not in (_inputs.X, _inputs.ADDED)}
+    arguments["inputs"], arguments["replaced"] = list(made.input), _replaced.text_of(scope, [*dequantizing, *originals])
+    arguments["constants_in_model"] = all(each.in_model for each in values.values())
+    arguments["shapes"] = {n: each.dims for n, each in values.items() if each.dims is not None}
+    given = _inputs.given(made.input)
+    arguments["scalars"] = [each for each in given if scope.value(each).dims == ()]
+    for each in {name for node in dequantizing for name in node.output}:
+        for place in places:
+            for _ in range(list(scope.nodes[place].input).count(each)):
+                scope.release(each, place)
+    del made.input[:], made.attribute[:]
+    made.input.extend(given)
+    made.domain = _DOMAIN
+    made.attribute.append(onnx.helper.make_attribute("arguments", json.dumps(arguments)))
+    scope.nodes[places[-1]].CopyFrom(made)
+    scope.replaced.update(places)
+    scope.removed.update(places[:-1])
+    return fused_types
 
 
 def _unique_name(node, function, taken):

@@ -114,6 +114,7 @@ class Scope:
     ``nodes`` is the list of the graph's nodes, and ``scopes`` the list of scopes of the graphs inside them. ``readers`` maps a
     name to the positions of the nodes that read it, with None for other readers: the graph's outputs and nested graphs.
     ``redefined`` is the set of names that a nested graph redefines. ONNX forbids that, and ONNX Runtime may use either value.
+    ``replaced`` are the positions of the nodes that convt's nodes replace, and ``removed`` of those to remove in the end.
     """
 
     def __init__(self, graph, ir_version, outer=None):
@@ -122,16 +123,12 @@ class Scope:
         self._values = {each.name: Value(tuple(each.dims), each.data_type, in_model=True) for each in graph.initializer}
         for each in graph.sparse_initializer:
             self._values[each.values.name] = Value(tuple(each.dims), each.values.data_type, in_model=True)
-        self._initializers = {each.name: each for each in graph.initializer}  # initializers that runs cannot override
         self._producers = {name: node for node in self.nodes for name in node.output if name}
-        self._added = {}  # key of `add_constant` -> name
-        self.replaced = set()  # positions of nodes that a fused node replaces or has replaced
+        self.replaced, self.removed = set(), set()
         self._infos = None
         self._inferred = {}  # name -> onnx.ValueInfoProto that onnx infers
         others = set()
         for each in graph.input:
-            if outer is not None or ir_version > _FIXED_IR:
-                self._initializers.pop(each.name, None)
             if outer is not None or each.name not in self._values:
                 others.add(each.name)
                 self._values.pop(each.name, None)  # inputs of a Loop or Scan body always come from outside
@@ -179,34 +176,10 @@ class Scope:
         scope = self._defining_scope(name)
         return None if scope is None or name in self.redefined else scope._producers.get(name)
 
-    def constant(self, name):
-        """Return the tensor that a name denotes here in every run, possibly without its data, or None.
-
-        It is an initializer or the output of a Constant node; it is None if the data is in another file.
-        """
-        scope = self._defining_scope(name)
-        if scope is None or name in self.redefined:
-            return None
-        node, tensor = scope._producers.get(name), scope._initializers.get(name)
-        if node is not None:
-            tensor = attributes(node).get("value") if is_standard(node, "Constant") else None
-        return None if tensor is None or any(each.key == "location" for each in tensor.external_data) else tensor
-
-    def add_constant(self, key, tensor):
-        """Add an initializer to the outermost graph and return its name; the same key returns the same name."""
-        root = self
-        while root.outer is not None:
-            root = root.outer
-        if key not in root._added:
-            name = f"{key}/convt"
-            while any(name in each._defined for each in root):
-                name += "'"
-            tensor.name = name
-            root.graph.initializer.append(tensor)
-            root._added[key] = name
-            root._defined.add(name)
-            root._values[name] = Value(tuple(tensor.dims), tensor.data_type, in_model=True)
-        return root._added[key]
+    def release(self, name, position):
+        """Record that the node at ``position`` reads a name one time less."""
+        scope_of_name = self._defining_scope(name)
+        scope_of_name.readers[name].remove(position if scope_of_name is self else None)
 
     def _value(self, name):
         if name not in self._values:
@@ -225,9 +198,10 @@ class Scope:
         if is_standard(node, "Constant"):
             tensor = attributes(node).get("value")
             return None if tensor is None else Value(tuple(tensor.dims), tensor.data_type, in_model=True)
-        if is_standard(node, "DequantizeLinear") and all(self.constant(each) is not None for each in node.input if each):
-            tensors = [self.constant(each) for each in node.input[:2]]
-            return Value(tuple(tensors[0].dims), tensors[-1].data_type, in_model=True)
+        if is_standard(node, "DequantizeLinear") and len(node.input) > 1:
+            values = [self.value(each) for each in node.input if each]
+            if all(each.in_model for each in values):
+                return values[0]._replace(kind=values[1].kind)
         if is_standard(node, "Identity", "Cast") and len(node.input) == 1:
             source = self.value(node.input[0])
             if source.in_model:

@@ -157,10 +157,13 @@ class InferenceSession(onnxruntime.InferenceSession):
                 continue
             shapes, why = node.refused or ((), "")
             if shapes is not None:
-                (unpacked if node.operator is None else packed).append(name)
+                (unpacked if node.packed is None else packed).append(name)
             if why:
                 kept[name] = f"convt refuses {'it' if shapes is None else f'inputs of shapes {shapes}'}: {why}"
-        fused = {name: behind for name, behind in self._fused.items() if behind and name in packed + unpacked}
+        fused = {
+            name: behind for name, behind in self._fused.items()
+            if behind and name in packed + unpacked and self.nodes[name].is_fused()
+        }  # fmt: skip
         return Report(tuple(packed), tuple(unpacked), fused, kept, self._reason)
 
     def run(self, *arguments: Any, **keywords: Any) -> Any:

@@ -19,7 +19,7 @@ from threading import get_ident
 import ml_dtypes
 import numpy as np
 
-from . import _host, _node, _replaced
+from . import _host, _inputs, _node, _replaced
 
 cimport numpy as cnp
 
@@ -36,6 +36,7 @@ cdef enum:
 
 cdef extern from "onnxruntime_api.h" nogil:
     const unsigned ORT_VERSION
+    const int ORT_UINT8, ORT_INT8, ORT_UINT16, ORT_INT16, ORT_INT32
     const int ORT_FAIL, ORT_FLOAT, ORT_FLOAT16, ORT_DOUBLE, ORT_BFLOAT16, ORT_REQUIRED, ORT_OPTIONAL, ORT_STRING_ATTRIBUTE
     ctypedef struct OrtStatus
     ctypedef struct OrtSessionOptions
@@ -119,19 +120,26 @@ _TYPES = {
     ORT_DOUBLE: (cnp.NPY_FLOAT64, None),
     ORT_FLOAT16: (cnp.NPY_FLOAT16, None),
     ORT_BFLOAT16: (cnp.NPY_UINT16, np.dtype(ml_dtypes.bfloat16)),
+    # Types of quantized weights only:
+    ORT_UINT8: (cnp.NPY_UINT8, None),
+    ORT_INT8: (cnp.NPY_INT8, None),
+    ORT_UINT16: (cnp.NPY_UINT16, None),
+    ORT_INT16: (cnp.NPY_INT16, None),
+    ORT_INT32: (cnp.NPY_INT32, None),
 }
 
+cdef size_t most_inputs = _inputs.COUNT
 cdef OrtCalls ort
 cdef OrtCustomOpDomain *domain = NULL
 cdef OrtCustomOp ops[4]
-for _n, _type in enumerate(_TYPES):
+for _n, _type in enumerate([*_TYPES][:4]):
     ops[_n].version = ORT_VERSION
     ops[_n].element_type = _type
     ops[_n].GetName = name_of
     ops[_n].GetExecutionProviderType = provider_of
-    ops[_n].GetInputType = type_of
+    ops[_n].GetInputType = input_type_of
     ops[_n].GetInputTypeCount = inputs_of
-    ops[_n].GetOutputType = type_of
+    ops[_n].GetOutputType = output_type_of
     ops[_n].GetOutputTypeCount = outputs_of
     ops[_n].GetInputCharacteristic = need_of
     ops[_n].GetOutputCharacteristic = output_need_of
@@ -150,14 +158,16 @@ cdef const char *provider_of(const OrtCustomOp *op) noexcept nogil:
     return NULL  # NULL means the CPU
 
 
-cdef int type_of(const OrtCustomOp *op, size_t index) noexcept nogil:
+cdef int input_type_of(const OrtCustomOp *op, size_t index) noexcept nogil:
+    return op.element_type if index == 0 else 0  # others may be quantized; 0 permits all types
+
+
+cdef int output_type_of(const OrtCustomOp *op, size_t index) noexcept nogil:
     return op.element_type
 
 
 cdef size_t inputs_of(const OrtCustomOp *op) noexcept nogil:
-    # X and W, then those that a node has of B; scale, shift, mean and variance of a batch norm; an array that is added to the
-    # output. No node omits an input before a given one, because ONNX Runtime crashes when it infers the shapes of such a node.
-    return 8
+    return most_inputs
 
 
 cdef size_t outputs_of(const OrtCustomOp *op) noexcept nogil:
@@ -193,10 +203,9 @@ cdef OrtStatus *convt_register "convt_register"(OrtSessionOptions *options, cons
 cdef OrtStatus *create(
     const OrtCustomOp *op, const OrtEntry *api, const OrtKernelInfo *info, void **kernel) noexcept with gil:
     try:
-        node = new_node(info, op.element_type)
+        made = _Kernel(new_node(info, op.element_type))
     except BaseException as error:
         return error_status(error)
-    made = _Kernel(node)
     Py_INCREF(made)
     kernel[0] = <void *>made
     return NULL
@@ -243,7 +252,8 @@ cdef inferred_inputs(OrtShapeInferContext *context):
     shapes = []
     for n in range(count):
         check(ort.ShapeInferContext_GetInputTypeShape(context, n, &info))
-        check(ort.GetTensorElementType(info, &element_type))
+        if n == 0:
+            check(ort.GetTensorElementType(info, &element_type))
         check(ort.GetDimensionsCount(info, &rank))
         rank = min(rank, <size_t>MAX_RANK)
         check(ort.GetDimensions(info, sizes, rank))
@@ -281,8 +291,9 @@ cdef class _Kernel:
     cdef size_t added  # index of the input that is added to the output, 0 if there is none
 
     def __init__(self, node):
-        self.node, self.known, self.slopes, self.has_slopes = node, Known(), node.slopes, node.slopes is not None
-        self.added = node.added
+        self.node, self.known, self.added = node, Known(), node.added
+        self.slopes = None if node.packed is None else node.packed.slopes
+        self.has_slopes = self.slopes is not None
 
 
 cdef void destroy(void *kernel) noexcept with gil:
@@ -414,7 +425,7 @@ cdef new_node(const OrtKernelInfo *info, int element_type):
     constants = []
     for n in range(count):
         check(ort.KernelInfoGetConstantInput_tensor(info, n, &constant, &value))
-        constants.append(tensor(value, element_type) if constant and value != NULL else None)
+        constants.append(tensor(value) if constant and value != NULL else None)
     return _node.Node(text[:size - 1].decode(), element_type, constants)
 
 
@@ -422,35 +433,34 @@ cdef run(_Kernel kernel, OrtKernelContext *context):
     cdef size_t count = 0
     cdef const OrtValue *value = NULL
     node = kernel.node
-    cdef int element_type = node.element_type
     check(ort.KernelContext_GetInputCount(context, &count))
     given = []
     for n in range(count):
         check(ort.KernelContext_GetInput(context, n, &value))
-        given.append(tensor(value, element_type))
-    inputs = node.placed(given)
+        given.append(tensor(value))
+    inputs = _inputs.placed(node.names, given)
     try:
-        out = output(context, node.output_shape(inputs), element_type)
+        out = output(context, node.output_shape(inputs))
         compute_on_session_threads(node, context, inputs, out)
     except _host.StatusError:
         raise
     except Exception as error:
         found = node.compute_with_onnxruntime(error, inputs)
-        output(context, found.shape, element_type)[...] = found
+        output(context, found.shape)[...] = found
         return
     adds = kernel.added > 0
     if node.operator is not None and (not adds or given[kernel.added].shape == out.shape == node.shape_before_sum(inputs)):
         kernel.known.remember(node.operator, inputs[0], out, node.threads, adds)
 
 
-cdef output(OrtKernelContext *context, shape, int element_type):
+cdef output(OrtKernelContext *context, shape):
     """Return the output tensor of a node as an array of this shape."""
     cdef OrtValue *result = NULL
     cdef int64_t sizes[MAX_RANK]
     for n, size in enumerate(shape):
         sizes[n] = size
     check(ort.KernelContext_GetOutput(context, 0, sizes, len(shape), &result))
-    return tensor(result, element_type)
+    return tensor(result)
 
 
 cdef compute_on_session_threads(node, OrtKernelContext *context, inputs, out):
@@ -488,15 +498,17 @@ cdef void run_on_session_threads(
         ort.ReleaseStatus(status)
 
 
-cdef tensor(const OrtValue *value, int element_type):
+cdef tensor(const OrtValue *value):
     """Return a NumPy array that shares the memory of a tensor."""
     cdef OrtShapeInfo *info = NULL
     cdef size_t rank = 0
     cdef int64_t sizes[MAX_RANK]
     cdef cnp.npy_intp shape[MAX_RANK]
     cdef void *data = NULL
+    cdef int element_type = 0
     check(ort.GetTensorTypeAndShape(value, &info))
     try:
+        check(ort.GetTensorElementType(info, &element_type))
         check(ort.GetDimensionsCount(info, &rank))
         if rank > MAX_RANK:
             raise ValueError(f"a tensor: got rank {rank}, wanted {MAX_RANK} at most")

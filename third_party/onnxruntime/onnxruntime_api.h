@@ -29,6 +29,7 @@ typedef struct {
     const char *(*GetVersionString)(void);
 } OrtApiBase;
 
+enum { ORT_UINT8 = 2, ORT_INT8 = 3, ORT_UINT16 = 4, ORT_INT16 = 5, ORT_INT32 = 6 };
 enum { ORT_FAIL = 1, ORT_FLOAT = 1, ORT_FLOAT16 = 10, ORT_DOUBLE = 11, ORT_BFLOAT16 = 16 };
 enum { ORT_REQUIRED = 0, ORT_OPTIONAL = 1 };
 enum { ORT_STRING_ATTRIBUTE = 5 };

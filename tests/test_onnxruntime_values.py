@@ -1,0 +1,291 @@
+"""Tests of values that convt.onnxruntime reads: of the session's options, of files beside the model, of branches that use one
+name, and values for which fusion could change results. Each model runs in ONNX Runtime's own session, too."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx", reason="onnx is not installed")
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper
+from onnx_models import conv, info, model_of, norm, plain, same, tensors, weights
+
+from convt.onnxruntime import InferenceSession
+
+X, W = weights(1, 6, 5, 4), weights(6, 8, 3, 3)
+RNG = np.random.default_rng(2)
+QUANTIZED = {"Q": RNG.integers(-128, 128, W.shape, np.int8), "S": RNG.uniform(0.01, 0.02, 8).astype(np.float32),
+             "Z": RNG.integers(-20, 20, 8, np.int8)}  # fmt: skip
+
+
+def op(kind, inputs, output="Y", **attributes):
+    return helper.make_node(kind, inputs, [output], **attributes)
+
+
+def quantized_model():
+    """Return a model of quantized weights and of a PRelu."""
+    nodes = [op("DequantizeLinear", ["Q", "S", "Z"], "W"), conv(output="c"), op("PRelu", ["c", "P"])]
+    return model_of(nodes, {"X": X.shape}, constants=QUANTIZED | {"P": weights(8, 1, 1)})
+
+
+def norm_model():
+    node, constants = norm("c", "n", 8)
+    return model_of([conv(output="c"), node, op("Relu", ["n"])], {"X": X.shape}, constants=constants | {"W": W})
+
+
+def unoptimised(model, options=None):
+    """Return ONNX Runtime's session without optimisations: with them it folds norms, and overlooks values of the options."""
+    options = options or onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+
+
+def outcome(session, feed):
+    try:
+        return session.run(None, feed)[0]
+    except Exception as error:
+        return type(error)
+
+
+def agree(session, theirs, feed=None, **tolerances):
+    """Check that two sessions return the same, or raise the same class."""
+    got, want = (outcome(each, feed or {"X": X}) for each in (session, theirs))
+    if isinstance(want, type):
+        assert got is want
+    else:
+        np.testing.assert_allclose(got, want, **{"rtol": 1e-4, "atol": 1e-5} | tolerances)
+
+
+# ---------------------------------------------------------------- values of the session's options
+
+
+@pytest.mark.parametrize("level", ["ORT_ENABLE_ALL", "ORT_DISABLE_ALL"])
+@pytest.mark.parametrize("name", ["Q", "S", "Z", "P", "n_scale", "n_var", "W", "nothing"])
+def test_values_of_the_options_come_first(name, level):
+    model = norm_model() if name in ("n_scale", "n_var", "W") else quantized_model()
+    tensor = next((each for each in model.graph.initializer if each.name == name), model.graph.initializer[0])
+    value = onnx.numpy_helper.to_array(tensor)
+    other = onnxruntime.OrtValue.ortvalue_from_numpy((value[::-1] // 2 if value.dtype == np.int8 else value[::-1] * 2).copy())
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+    options.add_initializer(name, other)
+    session = InferenceSession(model, options)
+    assert len(session.report.packed) == 1 and session.report.fused, session.report
+    agree(session, unoptimised(model, options))
+    if name != "nothing":
+        assert abs(session.run(None, {"X": X})[0] - plain(model).run(None, {"X": X})[0]).max() > 0.01
+
+
+@pytest.mark.parametrize("name, shape", [
+    ("Q", (6, 8, 2, 3)), ("Q", (6, 4, 3, 3)), ("S", (1,)), ("P", (1, 1, 4)), ("P", (8, 7, 6)), ("W", (6, 8, 1, 1)),
+    ("n_mean", (1,)),
+])  # fmt: skip
+def test_values_of_another_shape(name, shape):
+    """Check values whose shape is not that in the model, which ONNX Runtime does not compare."""
+    model = norm_model() if name in ("n_mean", "W") else quantized_model()
+    options, dtype = onnxruntime.SessionOptions(), np.int8 if name == "Q" else np.float32
+    value = onnxruntime.OrtValue.ortvalue_from_numpy(np.ones(shape, dtype))
+    options.add_initializer(name, value)
+    session = InferenceSession(model, options)
+    agree(session, unoptimised(model, options))
+
+
+# ---------------------------------------------------------------- values in other files
+
+
+@pytest.mark.skipif(not hasattr(onnxruntime.SessionOptions, "add_external_initializers"), reason="options lack these values")
+@pytest.mark.parametrize("way", ["file", "values of the options", "files of the options"])
+@pytest.mark.parametrize("make", [quantized_model, norm_model])
+def test_values_outside_the_model_are_read_as_those_inside(make, way, tmp_path, monkeypatch):
+    model, saved, options = make(), onnx.ModelProto(), onnxruntime.SessionOptions()
+    saved.CopyFrom(model)
+    path = tmp_path / "m.onnx"
+    onnx.save(saved, path, save_as_external_data=True, location="data", size_threshold=0)
+    lean, data = onnx.load(path, load_external_data=False), (tmp_path / "data").read_bytes()
+    assert all(each.external_data for each in lean.graph.initializer)
+    arrays = {each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer}
+    kept = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
+    if way != "file":
+        (tmp_path / "data").unlink()
+    if way == "values of the options":
+        options.add_external_initializers([*kept], [*kept.values()])
+    elif way == "files of the options":
+        options.add_external_initializers_from_files_in_memory(["data"], [data], [len(data)])
+    monkeypatch.chdir(tmp_path)
+    session, inside = InferenceSession(path, options), InferenceSession(model)
+    assert session.report == inside.report and len(session.report.packed) == 1
+    agree(session, plain(model))
+
+
+# ---------------------------------------------------------------- one name in two branches
+
+
+def branches(first, second):
+    """Return a model of an If with these branches, each ``(nodes, constants)``."""
+    graphs = [
+        helper.make_graph(nodes, "branch", [], [info(nodes[-1].output[0])], tensors(constants))
+        for nodes, constants in (first, second)
+    ]
+    choice = helper.make_node("If", ["which"], ["Y"], then_branch=graphs[0], else_branch=graphs[1])
+    model = model_of([choice], {"X": X.shape})
+    model.graph.input.append(info("which", TensorProto.BOOL, []))
+    return model
+
+
+@pytest.mark.parametrize("what", ["quantized weights", "slopes", "norm"])
+def test_branches_that_use_one_name(what):
+    nodes = [op("DequantizeLinear", ["Q", "S", "Z"], "W"), conv(output="o")]
+    constants = [QUANTIZED, {"Q": QUANTIZED["Q"][::-1].copy(), "S": QUANTIZED["S"] * 2, "Z": QUANTIZED["Z"] // 2}]
+    if what == "slopes":
+        nodes = [conv(output="c"), op("PRelu", ["c", "P"], "o")]
+        constants = [{"W": W, "P": weights(8, 1, 1)}, {"W": W * 2, "P": weights(8, 1, 1)}]
+    elif what == "norm":
+        nodes = [conv(output="c"), norm("c", "o", 8)[0]]
+        constants = [norm("c", "o", 8)[1] | {"W": W * n} for n in (1, 2)]
+    model = branches(*((nodes, each) for each in constants))
+    for which in (True, False):
+        session = same(model, {"X": X, "which": np.array(which)}, 2, tolerance=3e-5)
+    assert len(session.report.packed) == 2
+
+
+def test_a_branch_that_shares_quantized_weights():
+    """Check weights that a branch and the graph around it read: their DequantizeLinear goes when nothing reads it any more."""
+    inner = helper.make_graph([conv(output="o")], "branch", [], [info("o")])
+    for others in ([], [op("Neg", ["W"], "V")]):
+        nodes = [op("DequantizeLinear", ["Q", "S", "Z"], "W"), conv(output="U"), *others,
+                 op("If", ["which"], then_branch=inner, else_branch=inner)]  # fmt: skip
+        model = model_of(nodes, {"X": X.shape}, ("Y", "U", *(["V"] if others else [])), QUANTIZED)
+        model.graph.input.append(info("which", TensorProto.BOOL, []))
+        session = same(model, {"X": X, "which": np.array(True)}, 3)
+        assert len(session.report.packed) == 3
+
+
+# ---------------------------------------------------------------- what is printed
+
+PRINT = """
+import sys; sys.path.insert(0, {tests!r})
+import numpy as np, onnxruntime, convt.onnxruntime
+from test_onnxruntime_values import *
+session = {module}.InferenceSession({path!r}, providers=["CPUExecutionProvider"])
+for _ in range(2):
+    session.run(None, {{"X": np.ones({shape}, np.float32)}})
+if {module} is convt.onnxruntime:
+    assert session.report.packed, session.report
+"""
+
+
+def unread_constant():
+    """Return a model with a large Constant node and an initializer that nothing reads."""
+    array = onnx.numpy_helper.from_array(weights(40, 40))
+    nodes = [helper.make_node("Constant", [], ["unread"], value=array), conv(output="c"), op("Relu", ["c"])]
+    return model_of(nodes, {"X": X.shape}, constants={"W": W, "more": weights(3)})
+
+
+def printed(module, path):
+    """Return what a process prints that loads and runs a model, without its times."""
+    code = PRINT.format(tests=str(Path(__file__).parent), module=module, path=str(path), shape=X.shape)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    return sorted(re.sub(r"^.*\[([WEI]):onnxruntime:[^]]*\]", r"\1", line) for line in done.stderr.splitlines() if line.strip())
+
+
+@pytest.mark.parametrize("make", [quantized_model, norm_model, unread_constant])
+def test_warnings_are_those_of_onnxruntime(make, tmp_path):
+    """Check that a model with fused values prints what ONNX Runtime prints, and no warning of unread initializers."""
+    onnx.save(make(), tmp_path / "m.onnx")
+    found = [printed(module, tmp_path / "m.onnx") for module in ("onnxruntime", "convt.onnxruntime")]
+    assert found[0] == found[1]
+
+
+# ---------------------------------------------------------------- values for which fusion could change results
+
+LARGE, SMALL, TINY = 1e20, 1e-25, 1e-42
+FACTORS = {
+    "infinite product": (LARGE, LARGE, 1e-30), "subnormal product": (SMALL, 1e-20, 1e38), "product of 0": (TINY, SMALL, 1e30),
+    "infinite factor": (1.0, np.inf, 1.0), "no number": (1.0, np.nan, 1.0), "zero": (1.0, 0.0, 1.0),
+    "subnormal weights": (1e-40, 1.0, 1e38),
+}  # fmt: skip
+
+
+def scaled(name, kind, dtype=np.float32):
+    """Return a model of weights and of a following scale or norm, and an input."""
+    by_weights, by_scale, by_data = FACTORS[name]
+    value = (np.sign(W) * (1 + np.arange(W.size).reshape(W.shape) % 5) * by_weights).astype(dtype)
+    factor = ((1 + np.arange(8) % 3) * by_scale).astype(dtype)
+    constants, nodes = {"W": value}, [conv(("X", "W", "B"), "c", strides=[2, 2])]
+    constants["B"] = (np.arange(8) * by_weights).astype(dtype)
+    if kind == "Mul":
+        nodes += [op("Mul", ["c", "F"], "m"), op("Add", ["m", "T"], "n")]
+        constants |= {"F": factor.reshape(8, 1, 1), "T": np.zeros((8, 1, 1), dtype)}
+    else:
+        nodes.append(op("BatchNormalization", ["c", "F", "T", "M", "V"], "n", epsilon=0.0))
+        constants |= {"F": factor, "T": np.zeros(8, dtype), "M": np.zeros(8, dtype), "V": np.ones(8, dtype)}
+        if name == "infinite factor":
+            constants |= {"F": np.ones(8, dtype), "V": np.zeros(8, dtype)}
+    return nodes, constants, (np.abs(X) * by_data).astype(dtype)
+
+
+@pytest.mark.parametrize("kind", ["Mul", "BatchNormalization"])
+@pytest.mark.parametrize("given", [False, True], ids=["constant", "weights of the run"])
+@pytest.mark.parametrize("behind", ["", "Relu", "PRelu", "Add and Relu"])
+@pytest.mark.parametrize("name", FACTORS)
+def test_a_scale_that_fusion_would_change(name, behind, given, kind):
+    nodes, constants, x = scaled(name, kind)
+    inputs, feed = {"X": [None] * 4}, {"X": x}
+    if behind == "Add and Relu":
+        nodes.append(op("Add", ["n", "A"], "a"))
+        inputs["A"], feed["A"] = [None] * 4, weights(1, 8, 11, 9)
+    if behind:
+        nodes.append(op(behind.split()[-1], [nodes[-1].output[0], *(["P"] if behind == "PRelu" else [])], "r"))
+        constants |= {"P": weights(8, 1, 1)} if behind == "PRelu" else {}
+    nodes[-1].output[0] = "Y"
+    if given:
+        inputs["W"], feed["W"] = [*W.shape], constants.pop("W")
+    model = model_of(nodes, inputs, constants=constants)
+    session = InferenceSession(model)
+    for _ in range(2):
+        agree(session, unoptimised(model), feed, atol=0)
+    assert len(session.report.packed + session.report.unpacked) == 1 and not session.report.kept, session.report
+
+
+@pytest.mark.parametrize("kind", ["Mul", "BatchNormalization"])
+def test_float64_is_scaled_by_onnxruntime(kind):
+    """Check float64, of which ONNX Runtime has no ConvTranspose."""
+    nodes, constants, x = scaled("infinite factor", kind, np.float64)
+    nodes.append(op("Relu", ["n"]))
+    model = model_of(nodes, {"X": x.shape}, constants=constants, dtype=TensorProto.DOUBLE)
+    got = InferenceSession(model).run(None, {"X": x})[0]
+    single = model_of(nodes, {"X": x.shape}, constants={name: value.astype(np.float32) for name, value in constants.items()})
+    np.testing.assert_allclose(got, unoptimised(single).run(None, {"X": x.astype(np.float32)})[0], rtol=1e-4)
+
+
+def test_a_run_whose_weights_do_not_suit_and_then_do():
+    """Check weights that a run may replace: the report and the results follow those of the run."""
+    nodes, constants, x = scaled("infinite product", "Mul")
+    nodes[-1].output[0] = "Y"
+    model = model_of(nodes, {"X": x.shape}, constants=constants | {"B": weights(8)})
+    model.graph.input.append(info("W", shape=W.shape))
+    session, theirs = InferenceSession(model), plain(model)
+    for feed, fused in (({}, False), ({"W": W}, True), ({}, False)):
+        agree(session, theirs, {"X": x} | feed, atol=0)
+        assert bool(session.report.fused) == fused
+
+
+@pytest.mark.parametrize("slopes", [np.array([np.inf]), np.array([np.nan]), np.full((8, 1, 1), np.inf), np.full((8, 1, 1), 9)])
+@pytest.mark.parametrize("before", ["", "norm"])
+def test_slopes_that_are_not_finite(slopes, before):
+    node, constants = norm("c", "n", 8)
+    nodes = [conv(output="c"), *([node] if before else []), op("PRelu", ["n" if before else "c", "P"])]
+    constants |= {"W": W, "P": slopes.astype(np.float32)}
+    model = model_of(nodes, {"X": X.shape}, constants=constants if before else {name: constants[name] for name in "WP"})
+    session = InferenceSession(model)
+    agree(session, plain(model))
+    assert len(session.report.packed) == 1 and bool(session.report.fused) == bool(np.isfinite(slopes).all())
