@@ -60,6 +60,40 @@ def test_channels_last_stays(rank):
         close(both[0], wanted)
 
 
+def _last(tensor):
+    """Return a tensor in channels last, also where one channel makes it contiguous, too."""
+    return tensor.movedim(1, -1).clone(memory_format=torch.contiguous_format).movedim(-1, 1)
+
+
+LAYOUTS = {  # input and weight, drawn by ``r``, of spatial sizes ``s``
+    "one channel": lambda r, *s: (_last(r(2, 1, *s)), r(1, 3, *s)),
+    "one channel, contiguous": lambda r, *s: (r(2, 1, *s), r(1, 3, *s)),
+    "one channel of a weight": lambda r, *s: (r(2, 3, *s), _last(r(3, 1, *s))),
+    "one pixel": lambda r, *s: (_last(r(2, 3, *[1] * len(s))), r(3, 4, *s)),
+    "a part of the width": lambda r, *s: (_last(r(2, 3, *s))[..., :-1], r(3, 4, *s)),
+    "some channels": lambda r, *s: (_last(r(2, 5, *s))[:, :3], r(3, 4, *s)),
+    "expanded": lambda r, *s: (r(2, 1, *s).expand(-1, 3, *s), r(3, 4, *s)),
+    "an input": lambda r, *s: (_last(r(2, 3, *s)), r(3, 4, *s)),
+    "a weight": lambda r, *s: (r(2, 3, *s), _last(r(3, 4, *s))),
+    "a single image": lambda r, *s: (_last(r(1, 3, *s)), r(3, 4, *s)),
+    "a large image": lambda r, *s: (_last(r(1, 3, 120, *[60] * len(s[1:]))), r(3, 4, *s)),
+}
+
+
+@each_rank
+@each_dtype
+@pytest.mark.parametrize("what", LAYOUTS)
+def test_layouts_are_torchs(rank, dtype, what):
+    """Check that outputs have torch's strides, with gradients and without, and that graphs know them."""
+    ours, torchs = FUNCTIONS[rank]
+    x, w = LAYOUTS[what](lambda *shape: torch.randn(shape).to(dtype), *(4, 3, 5)[:rank])
+    wanted = torchs(x, w, stride=2).stride()
+    assert ours(x, w, stride=2).stride() == ours(x, w.requires_grad_(), stride=2).stride() == wanted
+    if dtype == torch.float32:
+        compiled = torch.compile(lambda x, w: ours(x, w, stride=2), backend="aot_eager", fullgraph=True)
+        assert compiled(x, w).stride() == wanted
+
+
 def test_views_of_any_kind():
     base, w = torch.randn(4, 12, 9, 11), torch.randn(6, 3, 3, 3)
     for x in (
@@ -212,6 +246,21 @@ def test_vmap(dims):
     ]
     results = [torch.vmap(lambda x, w, b, f=f: f(x, w, b, 2, 1, 1, 2), dims)(*arguments) for f in FUNCTIONS[2]]
     close(*results)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_vmap_under_autocast(compiled):
+    """Check that vmap keeps dtypes under autocast as torch does, for mapped tensors and for others."""
+    x, w, y = torch.randn(2, 1, 4, 5, 5), torch.randn(4, 4, 3, 3), torch.randn(1, 4, 5, 5)
+    results = []
+    for f in FUNCTIONS[2]:
+        calls = [torch.vmap(lambda each, f=f: f(each, w) + f(y, w)), torch.vmap(lambda each, f=f: f(y, each), 1)]
+        for call, given in zip(calls, (x, w[:, None].expand(-1, 2, -1, -1, -1)), strict=True):
+            call = torch.compile(call, backend="aot_eager") if compiled else call
+            with torch.autocast("cpu", torch.bfloat16):
+                results.append(call(given))
+    for got, wanted in zip(results[:2], results[2:], strict=True):
+        close(got, wanted)
 
 
 def test_autocast():

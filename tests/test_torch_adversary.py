@@ -23,9 +23,9 @@ F, nn = torch.nn.functional, torch.nn
 X = torch.randn(2, 3, 3, 2, generator=torch.Generator().manual_seed(0))
 
 
-def layer():
+def layer(cls=nn.ConvTranspose2d):
     torch.manual_seed(1)
-    return nn.ConvTranspose2d(3, 4, 3, 2, 1, 1)
+    return cls(3, 4, 3, 2, 1, 1)
 
 
 def chain():
@@ -272,6 +272,63 @@ def test_a_norm_whose_product_with_the_weights_is_not_normal(dtype):
     assert same(program, chain).abs().max() > 0.1
 
 
+CHANGED_ATTRIBUTES = {
+    "stride int": (0, "stride", 3), "stride list": (0, "stride", [3, 2]), "stride list of one": (0, "stride", [3]),
+    "stride of three": (0, "stride", [3, 2, 2]), "stride float": (0, "stride", 2.0), "stride of floats": (0, "stride", (2.0, 2.0)),
+    "dilation int": (0, "dilation", 2), "dilation list": (0, "dilation", [2, 1]), "output_padding int": (0, "output_padding", 0),
+    "output_padding list": (0, "output_padding", [0, 1]), "output_padding too large": (0, "output_padding", 7),
+    "padding int": (0, "padding", 1), "padding list": (0, "padding", [1, 1]), "groups bool": (0, "groups", True),
+    "stride tensor": (0, "stride", (torch.tensor(3), 2)), "eps int": (1, "eps", 1), "eps tensor": (1, "eps", torch.tensor(0.5)),
+    "eps infinite": (1, "eps", float("inf")), "eps None": (1, "eps", None), "eps huge": (1, "eps", 10**400),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "make, what", [(make, what) for what, (n, *_) in CHANGED_ATTRIBUTES.items() for make in ([layer, chain][n:])]
+)
+def test_attributes_that_a_program_sets(make, what):
+    """Check attributes of layers and norms that a program sets to what torch also takes, or refuses. A tensor changes later."""
+    n, name, value = CHANGED_ATTRIBUTES[what]
+
+    def program(model):
+        given, results = copy.deepcopy(value), []
+        setattr(model[n] if make is chain else model, name, given)
+        with torch.no_grad():
+            results += [model(X), model(X)]
+            for tensor in given if isinstance(given, tuple) else (given,):
+                if isinstance(tensor, torch.Tensor):
+                    tensor.add_(1)
+            results.append(model(X))
+        return torch.cat([each.flatten() for each in results])
+
+    same(program, make)
+
+
+ACTIVATIONS = {
+    "ReLU6 up to 1": (nn.ReLU6(), "max_val", 1.0), "ReLU6 from a tensor": (nn.ReLU6(), "min_val", torch.tensor(0.2)),
+    "ReLU6 without values": (nn.ReLU6(), "min_val", 7.0), "a tensor as slope": (nn.LeakyReLU(), "negative_slope", torch.tensor(0.3)),
+    "a tensor as alpha": (nn.ELU(), "alpha", torch.tensor(0.3)), "an int as slope": (nn.LeakyReLU(), "negative_slope", 2),
+    "PReLU of two axes": (nn.PReLU(), "weight", nn.Parameter(torch.full((1, 1), 0.3))),
+    "PReLU of no axis": (nn.PReLU(), "weight", nn.Parameter(torch.tensor(0.3))),
+    "PReLU without a weight": (nn.PReLU(), "weight", None), "no weight": (nn.ReLU(), None, None), "tanh by approximation": (nn.GELU(), "approximate", "tanh"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ACTIVATIONS)
+def test_attributes_of_activations(what):
+    activation, name, value = ACTIVATIONS[what]
+
+    def program(model):
+        if name is None:
+            model[0].weight = None
+        else:
+            setattr(model[1], name, value)
+        with torch.no_grad():
+            return torch.cat([model(3 * X), model(3 * X)])
+
+    same(program, lambda: nn.Sequential(layer(), copy.deepcopy(activation)))
+
+
 @pytest.mark.parametrize("slope", [float("inf"), float("nan"), -2.0])
 def test_slopes(slope):
     same(lambda model: model(X).nan_to_num(7.0), lambda: nn.Sequential(layer(), nn.LeakyReLU(slope)).requires_grad_(False))
@@ -324,6 +381,44 @@ def test_negative_views_are_never_old():
             close(ct.conv_transpose2d(X, weight), F.conv_transpose2d(X, weight))
 
 
+SIGNED = {
+    layer: ("weight", "bias"),
+    chain: ("0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var"),
+}
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+@pytest.mark.parametrize("make, name", [(make, name) for make, names in SIGNED.items() for name in names])
+def test_a_tensor_becomes_a_negative_view_of_its_memory(make, name, freeze):
+    """Check tensors whose elements change their sign while their memory stays as it is, and then change it again."""
+
+    def program(model):
+        tensor, results = model.state_dict(keep_vars=True)[name], []
+        with torch.no_grad():
+            for value in (torch._neg_view(tensor.data), tensor.data, torch._neg_view(tensor.data).clone()):
+                tensor.data = value
+                results += [model(X).nan_to_num(7.0) for _ in range(3)]  # a negative variance gives NaN
+        return torch.cat(results)
+
+    def shifted():
+        model = make()
+        for tensor in model.state_dict().values():
+            tensor += 1  # some are zero
+        return model
+
+    found = same(program, shifted, freeze).chunk(9)
+    assert not torch.allclose(found[0], found[3])
+
+
+def test_the_weight_of_a_function_becomes_a_negative_view():
+    w, b = torch.randn(3, 4, 3, 3), torch.randn(4)
+    for n in range(6):
+        for _ in range(3):
+            close(ct.conv_transpose2d(X, w, b), F.conv_transpose2d(X, w, b))
+        tensor = (w, b)[n % 2]
+        tensor.data = torch._neg_view(tensor.data)
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_tensors_without_memory_or_sizes():
     def ask(function, *args):
@@ -346,13 +441,11 @@ def test_what_is_no_integer(keywords, gradients):
     whole = {name: tuple(map(int, value)) if isinstance(value, tuple) else int(value) for name, value in keywords.items()}
     names = ("bias", "stride", "padding", "output_padding", "groups", "dilation")
     given = [keywords.get(name, default) for name, default in zip(names, (None, 1, 0, 0, 1, 1), strict=True)]
-    if "groups" not in keywords:
-        from convt.torch import _functional
-
-        _functional._is_valid_cached.cache_clear()
     want = outcome(lambda _: F.conv_transpose2d(X, w, *given), None)
-    assert want[0] is TypeError and outcome(lambda _: ct.conv_transpose2d(X, w, *given), None) == want
-    close(ct.conv_transpose2d(X, w, **whole), F.conv_transpose2d(X, w, **whole))
+    for _ in range(2):  # before and after a call with the integers that are equal
+        assert want[0] is TypeError and outcome(lambda _: ct.conv_transpose2d(X, w, *given), None) == want
+        for _ in range(3):
+            close(ct.conv_transpose2d(X, w, **whole), F.conv_transpose2d(X, w, **whole))
 
 
 def test_tensors_are_swapped():
@@ -396,7 +489,7 @@ def test_a_call_of_forward_keeps_no_variables_alive():
         assert Caller()(X)
 
 
-# ---------------------------------------------------------------- frozen weights
+# ---------------------------------------------------------------- computed weights
 
 
 NORMALIZATIONS = {
@@ -405,12 +498,59 @@ NORMALIZATIONS = {
 }  # fmt: skip
 
 
-def _normalized(name, training=False):
+def _normalized(name, training=False, cls=nn.ConvTranspose2d):
     def make():
         torch.manual_seed(4)
-        return NORMALIZATIONS[name](layer()).train(training)
+        return NORMALIZATIONS[name](layer(cls)).train(training)
 
     return make
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("name", NORMALIZATIONS)
+def test_a_refused_output_size_changes_no_weight(name):
+    """Check that a call whose output_size is refused leaves a norm of weights as torch does, which checks before it reads."""
+
+    def program(model):
+        with torch.no_grad():
+            results = [model(X)]
+            for parameter in model.parameters():
+                torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(parameter.dim()))
+            for _ in range(3):
+                with pytest.raises(ValueError, match="requested an output size of"):
+                    model(X, output_size=(90, 90))
+            return torch.cat([*results, model(X)])
+
+    want = program(_normalized(name, True)())
+    close(program(ct.accelerate(_normalized(name, True)())[0]), want)
+    close(program(_normalized(name, True, ct.ConvTranspose2d)()), want)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("freeze", [False, True])
+@pytest.mark.parametrize("name", NORMALIZATIONS)
+def test_parametrized_modules_of_convts_classes(name, freeze):
+    """Check that convt computes modules of its own classes with a norm of weights, and that `restore` leaves none of it."""
+    ours, plain = _normalized(name, cls=ct.ConvTranspose2d)(), _normalized(name)()
+    old = name.startswith("old")
+    twin = None if old else copy.deepcopy(ours)
+    _, report = ct.accelerate(ours, precision="high", freeze=freeze)
+    assert report.swapped == ("",) and not report.kept and report.frozen == (("",) if freeze else ())
+    with torch.no_grad():
+        for _ in range(3):
+            close(ours(X), plain(X))
+        for each in (ours, plain):
+            for parameter in each.parameters():
+                parameter.mul_(2)
+        close(ct.refresh(ours)(X), plain(X))
+        assert ct.restore(ours) is ours
+        close(ours(X), plain(X))
+    assert vars(ours).keys() == vars(plain).keys()
+    assert [cls.__name__ for cls in type(ours).__mro__] == [cls.__name__ for cls in type(plain).__mro__]
+    assert not any(cls.__module__.startswith("convt") for cls in type(ours).__mro__)
+    if not old:
+        assert isinstance(twin, ct.ConvTranspose2d)  # its class is that of `ours` before
+        assert type(nn.utils.parametrize.remove_parametrizations(ours, "weight")) is nn.ConvTranspose2d
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

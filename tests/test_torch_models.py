@@ -57,7 +57,7 @@ def test_accelerate_and_restore():
     model.zero_grad()
     same, report = ct.accelerate(model)
     assert same is model and report == ct.accelerate(model)[1]
-    assert set(report.swapped) == {"up", "normed", "old", "line"} and not report.kept
+    assert set(report.swapped) == {"up", "twice", "normed", "old", "line"} and not report.kept
     assert type(model.up) is torch.nn.ConvTranspose2d and model.twice is model.up and list(model.state_dict()) == keys
     with torch.no_grad():
         for mode in (model.eval(), model.train()):

@@ -9,7 +9,7 @@ import torch
 from .. import _words
 from . import _forward, _fuse, _weights
 from ._compute import precision_of
-from ._modules import TORCH_CLASSES, Settings, TransposedForward, base_of
+from ._modules import RANKS, Settings, TransposedForward, as_torchs, base_of, frozen_weight, is_convts
 
 if TYPE_CHECKING:
     from .._typing import TorchPrecision
@@ -19,7 +19,10 @@ ModelOrTensor = TypeVar("ModelOrTensor", bound=torch.nn.Module | torch.Tensor)
 
 
 class Report(NamedTuple):
-    """The result of `accelerate`. Modules are identified by their names in the model; ``print(report)`` shows a summary.
+    """The result of `accelerate`. ``print(report)`` shows a summary.
+
+    Modules are identified by their names in the model, a shared module by each of its names. The name of the model itself is
+    "".
 
     Attributes
     ----------
@@ -48,12 +51,12 @@ class Report(NamedTuple):
     frozen: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        names = ", ".join(self.swapped) or "none"
-        lines = [f"convt computes {_words.count(len(self.swapped), 'transposed convolution')}: {names}"]
+        named = lambda names: ", ".join(name or "the model itself" for name in names) or "none"  # noqa: E731
+        lines = [f"convt computes {_words.count(len(self.swapped), 'transposed convolution')}: {named(self.swapped)}"]
         lines += [f"{name}: fused with {' and '.join(behind)} in inference" for name, behind in self.fused.items()]
         if self.frozen:
-            lines.append(f"weights frozen until convt.torch.refresh(model): {', '.join(self.frozen)}")
-        return "\n".join(lines + [f"{name}: left to torch because {why}" for name, why in self.kept.items()])
+            lines.append(f"weights frozen until convt.torch.refresh(model): {named(self.frozen)}")
+        return "\n".join(lines + [f"{named([name])}: left to torch because {why}" for name, why in self.kept.items()])
 
 
 def _why_not(module):
@@ -61,7 +64,7 @@ def _why_not(module):
     cls, base = type(module), base_of(type(module))
     if isinstance(module, torch.nn.modules.lazy.LazyModuleMixin):
         return "its sizes are unknown before its first call; call accelerate again after that"
-    if cls.forward is not base.forward:
+    if cls.forward is not base.forward and not is_convts(module):
         return f"{cls.__name__} defines its own forward"
     if cls._output_padding is not base._output_padding:
         return f"{cls.__name__} defines its own _output_padding"
@@ -81,7 +84,8 @@ def accelerate(
 
     In inference (``no_grad``, norms in ``eval`` mode), a batch norm and an activation (ReLU, ReLU6, LeakyReLU, Tanh, Sigmoid,
     GELU, SiLU, Hardswish, ELU, PReLU of one slope) that follow a transposed convolution in a `torch.nn.Sequential` are fused
-    with it. When torch exports, traces or quantizes a model, it sees its own modules. Repeated calls are safe.
+    with it. When torch exports, traces or quantizes a model, it sees its own modules. Repeated calls are safe. If a call raises
+    an exception, the model is as before.
 
     Parameters
     ----------
@@ -121,36 +125,37 @@ def accelerate(
     convt computes 1 transposed convolution: 0
     0: fused with ReLU in inference
     """
-    swapped, kept, precision = [], {}, precision_of(precision)
-    for name, module in _transposed(model):
-        is_convts = type(module) in TORCH_CLASSES
-        if not is_convts and (why := _why_not(module)):
-            kept[name] = why
-            continue
-        swapped.append(name)
-        forward = _forward.installed(module, TransposedForward)
-        present = module._convt_settings if is_convts else forward.settings[0] if forward else Settings()
-        settings = Settings(present.precision if precision is None else precision, freeze, tune)
-        if is_convts:
-            module._convt_settings = settings
-        elif forward is None or settings != present:
-            _forward.install(module, TransposedForward(module, settings))
-    return model, Report(tuple(swapped), kept, _install_fusion(model), tuple(swapped) if freeze else ())
+    swapped, kept, precision = [], _compiled(model), precision_of(precision)
+    with _forward.Changes() as changes:
+        for name, module in _transposed(model):
+            if why := _why_not(module):
+                kept[name] = why
+                continue
+            swapped.append(name)
+            forward = _forward.installed(module, TransposedForward)
+            present = module._convt_settings if is_convts(module) else forward.settings[0] if forward else Settings()
+            settings = Settings(present.precision if precision is None else precision, freeze, tune)
+            if is_convts(module):
+                changes.set(module, "_convt_settings", settings)
+            elif forward is None or settings != present:
+                changes.set(module, "forward", TransposedForward(module, settings))
+        fused = _install_fusion(model, changes)
+    return model, Report(tuple(swapped), kept, fused, tuple(swapped) if freeze else ())
 
 
-def _install_fusion(model):
+def _install_fusion(model, changes):
     """Replace the forward of each Sequential in which modules are fused.
 
     Return ``{name of a transposed convolution: classes of the modules fused with it}``.
     """
     found = {}
-    for name, module in model.named_modules():
+    for name, module in _places(model):
         fused = _fuse.fused_classes(module) if _fuse.is_sequential(module) else {}
         for child, behind in fused.items():
-            place = f"{name}.{child}" if name else child
+            place = _join(name, child)
             found[place] = max(behind, found.get(place, ()), key=len)  # an outer Sequential may fuse more modules
         if fused and _forward.installed(module) is None:
-            _forward.install(module, _fuse.SequentialForward(module))
+            changes.set(module, "forward", _fuse.SequentialForward(module))
     return found
 
 
@@ -194,21 +199,17 @@ def refresh(model: ModelOrTensor) -> ModelOrTensor:
 
 def _forget(module):
     """Drop the packed weights of a transposed convolution, and the copies of its weights with a batch norm folded in."""
-    forward = _forward.installed(module, TransposedForward)
-    weight = module._parameters.get("weight")
-    weights = [weight] if weight is not None else []
-    if forward is not None and forward.frozen is not None:
-        weights.append(forward.frozen[0])
-        forward.frozen = None
-    if weights:
-        _weights.forget(*weights)
+    for weight in (module._parameters.get("weight"), frozen_weight(module)):
+        if weight is not None:
+            _weights.forget(weight)
     _fuse.forget(module)
 
 
 def restore(model: Model) -> Model:
     """Undo `accelerate`: let torch compute the transposed convolutions of a model again.
 
-    Nothing of convt remains in the model. Modules of the classes of `convt.torch` become modules of torch.nn's classes.
+    Nothing of convt remains in the model. Modules of the classes of `convt.torch` become modules of torch.nn's classes, except
+    those of classes that you derived.
 
     Parameters
     ----------
@@ -234,21 +235,37 @@ def restore(model: Model) -> Model:
     """
     for _, module in _transposed(model):
         _forget(module)
-        if type(module) in TORCH_CLASSES:
-            module.__class__ = TORCH_CLASSES[type(module)]
-            vars(module).pop("_convt_settings", None)
+        as_torchs(module)
     for module in model.modules():
         _forward.remove(module)
     return model
 
 
-def _check(model):
-    """Raise TypeError unless ``model`` is a module."""
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"model: got {type(model).__name__}, wanted a torch.nn.Module")
-
-
 def _transposed(model):
     """Return ``[(name, module)]`` of the transposed convolutions of a model."""
-    _check(model)
-    return [(name, module) for name, module in model.named_modules() if base_of(type(module))]
+    return [(name, module) for name, module in _places(model) if base_of(type(module))]
+
+
+def _compiled(model):
+    """Return ``{name: reason to leave it to torch}`` of the transposed convolutions that torch.jit compiled."""
+    names = {base.__name__ for base in RANKS}
+    return {
+        name: "torch.jit compiled it"
+        for name, module in _places(model)
+        if isinstance(module, torch.jit.ScriptModule) and module.original_name in names
+    }
+
+
+def _places(module, name="", above=()):
+    """Yield (name, module) for every place of a model. ``named_modules`` names only the first place of a shared module."""
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"model: got {type(module).__name__}, wanted a torch.nn.Module")
+    yield name, module
+    above = (*above, module)
+    for key, child in module._modules.items():
+        if child is not None and not any(child is each for each in above):
+            yield from _places(child, _join(name, key), above)
+
+
+def _join(name, child):
+    return f"{name}.{child}" if name else child

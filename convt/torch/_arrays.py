@@ -3,20 +3,33 @@
 import ml_dtypes
 import numpy as np
 import torch
+from torch._prims_common import suggest_memory_format
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-_MEMORY_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
-def memory_format(input, weight):
-    """Return the memory format of the output: channels last if the input or the weight is channels last and not contiguous."""
-    for tensor in (input, weight):
-        if not tensor.is_contiguous():
-            channels_last = _MEMORY_FORMATS.get(tensor.dim())
-            if channels_last is not None and tensor.is_contiguous(memory_format=channels_last):
-                return channels_last
-    return torch.contiguous_format
+def is_channels_last(input, weight, stride, padding, output_padding, groups, dilation):
+    """Check whether torch's output is channels last: if torch suggests this format for the input or the weight.
+
+    torch views one spatial axis as two, and makes the input contiguous before. Of its implementations for three spatial axes,
+    not all compute channels last.
+    """
+    is_suggested = _suggests_channels_last(weight) or (
+        (input.dim() > 3 or input.is_contiguous()) and _suggests_channels_last(input)
+    )
+    if not is_suggested or input.dim() < 5:
+        return is_suggested
+    c = torch._C
+    backend = c._select_conv_backend(input, weight, None, stride, padding, dilation, True, output_padding, groups)
+    return c._conv_determine_backend_memory_format(input, weight, backend) is not torch.contiguous_format
+
+
+def _suggests_channels_last(tensor):
+    strides = tensor.stride()
+    if strides[1] > strides[-1]:  # the common case, decided at once
+        return False
+    return suggest_memory_format(tensor if tensor.dim() > 3 else tensor.unsqueeze(2)) is not torch.contiguous_format
 
 
 def array(tensor):
@@ -44,5 +57,5 @@ def tensor_of(array):
 
 
 def place(tensor):
-    """Return the address, shape, strides and dtype of a tensor."""
-    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+    """Return what determines the elements of a real tensor besides its memory: address, shape, strides, dtype and sign."""
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.is_neg()

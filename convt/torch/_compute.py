@@ -5,7 +5,7 @@ import torch
 from .. import _api, _check, _config, _padding
 from .._problem import PRECISIONS
 from . import _weights
-from ._arrays import array, memory_format, tensor_of
+from ._arrays import array, is_channels_last, tensor_of
 
 # When a call reuses packed weights. COMPARED: if a checksum shows that the filter's values are unchanged. TRUSTED: without a
 # check, because the user promised not to change the filter. NEVER: not at all.
@@ -39,8 +39,8 @@ def compute(
 ):  # fmt: skip
     """Compute the transposed convolution of valid tensors on as many threads as torch uses.
 
-    ``stride``, ``padding``, ``output_padding`` and ``dilation`` have one integer per spatial axis. `memory_format` determines
-    the layout of the result. ``tune`` measures once per shape which algorithm is the fastest for packed weights.
+    ``stride``, ``padding``, ``output_padding`` and ``dilation`` have one integer per spatial axis. `is_channels_last`
+    determines the layout of the result. ``tune`` measures once per shape which algorithm is the fastest for packed weights.
     """
     precision = precision_of(precision)  # here, because torch's setting may differ from when a graph was compiled
     attributes = tuple(stride), tuple(padding), tuple(output_padding), groups, tuple(dilation), precision, activation
@@ -52,7 +52,7 @@ def compute(
 
 
 def _compute(input, weight, bias, attributes, reuse, tune):
-    channels_last = memory_format(input, weight) is not torch.contiguous_format
+    channels_last = is_channels_last(input, weight, *attributes[:5])
     data = array(input)
     if channels_last:
         data = data.transpose(0, *range(2, data.ndim), 1)

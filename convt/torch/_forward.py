@@ -55,9 +55,28 @@ class Forward:
         return type(self), (self._module(), *self.settings)
 
 
-def install(module, forward):
-    """Replace the forward of a module."""
-    module.forward = forward
+_MISSING = object()
+
+
+class Changes:
+    """Attributes that are set in modules in a ``with`` block: all of them, or none if the block raises an exception."""
+
+    def __enter__(self):
+        self._old = []
+        return self
+
+    def set(self, module, name, value):
+        """Set an attribute of a module, without ``__setattr__``, which the module's class may replace."""
+        attributes = vars(module)
+        self._old.append((attributes, name, attributes.get(name, _MISSING)))
+        attributes[name] = value
+
+    def __exit__(self, kind, *_):
+        for attributes, name, value in reversed(self._old if kind is not None else ()):
+            if value is _MISSING:
+                attributes.pop(name, None)
+            else:
+                attributes[name] = value
 
 
 def installed(module, kind=Forward):
@@ -69,7 +88,7 @@ def installed(module, kind=Forward):
 def remove(module):
     """Restore the forward of a module's class."""
     if installed(module) is not None:
-        del module.forward
+        del vars(module)["forward"]
 
 
 def unhooked(module, kind=()):

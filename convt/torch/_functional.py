@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
@@ -26,27 +28,38 @@ if TYPE_CHECKING:
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _SUPPORTED_TYPES = (*_PLAIN, FakeTensor)  # compilers pass FakeTensors instead of plain tensors
-_INTEGERS = (int, torch.SymInt)
+_INTEGERS = (int, np.integer, torch.SymInt)
 # torch's functions at the time convt was imported. Profilers replace the functions of torch.nn.functional that modules call.
 TORCH_FUNCTIONS = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
 NAMES = {rank: f"conv_transpose{rank}d" for rank in TORCH_FUNCTIONS}
+
+
+def _is_integer(value):
+    """Check whether a value is an integer, but no tensor, whose value may change."""
+    return isinstance(value, _INTEGERS) and not isinstance(value, bool)
 
 
 def _per_axis(value, rank):
     """Return a tuple of one integer per spatial axis, from one integer or one per axis; None for anything else."""
     if type(value) is tuple and len(value) == rank:
         return value
-    if isinstance(value, _INTEGERS) and not isinstance(value, bool):
+    if _is_integer(value):
         return (value,) * rank
     if isinstance(value, (tuple, list, torch.Size)) and len(value) in (1, rank):
         return tuple(value) * (rank // len(value))
     return None
 
 
+def _each_axis(rank, *values):
+    """Return a tuple of `_per_axis` of all values."""
+    return tuple([_per_axis(value, rank) for value in values])
+
+
 def _is_supported(rank, input, weight, bias, attributes, groups, plain):
     """Check whether convt computes a call: CPU tensors of supported dtypes and matching shapes, with valid attributes.
 
-    ``plain`` is the result of `is_plain_call`; if True, all sizes are plain integers.
+    ``plain`` is the result of `is_plain_call`; if True, all sizes are plain integers. Raise ValueError for attributes that are
+    not integers.
     """
     for tensor in (input, weight) if bias is None else (input, weight, bias):
         if type(tensor) not in _SUPPORTED_TYPES:
@@ -56,19 +69,18 @@ def _is_supported(rank, input, weight, bias, attributes, groups, plain):
         cast = not plain and torch.is_autocast_enabled("cpu") and torch.float64 not in (tensor.dtype, input.dtype)
         if tensor.dtype is not input.dtype and not cast:
             return False
-    if None in attributes or not isinstance(groups, _INTEGERS) or isinstance(groups, bool):
+    if None in attributes or not _is_integer(groups):
         return False
+    # This check is not part of `_is_valid`, because 1.0 and True equal 1 and would find its result for 1.
+    all_int = plain and set(map(type, itertools.chain.from_iterable(attributes))) == {int}  # the common case, decided faster
+    if not all_int and not all(_is_integer(each) for values in attributes for each in values):
+        raise ValueError(f"attributes: got {attributes}, wanted integers")
     is_valid = _is_valid_cached if plain else _is_valid
     return is_valid(rank, input.shape, weight.shape, None if bias is None else bias.shape, attributes, groups)
 
 
 def _is_valid(rank, data, filter, bias, attributes, groups):
-    """Check whether shapes and attributes are valid together and the output is not empty.
-
-    Raise ValueError for attributes that are not integers. Returning False would be cached for the integers equal to them.
-    """
-    if any(type(each) in (bool, float) for values in attributes for each in values):
-        raise ValueError(f"attributes: got {attributes}, wanted integers")
+    """Check whether shapes and attributes are valid together and the output is not empty."""
     if len(filter) != rank + 2 or len(data) != rank + 2:
         return False
     stride, padding, output_padding, dilation = attributes
@@ -106,6 +118,11 @@ def is_plain_call(input, weight, bias):
     )
 
 
+def _is_vmap_under_autocast():
+    """Check whether a call is inside vmap and autocast: there, torch's transposed convolutions keep their dtype."""
+    return torch.is_autocast_enabled("cpu") and torch._C._are_functorch_transforms_active()
+
+
 def _needs_torch_operator():
     """Check whether the call must use torch's own operator.
 
@@ -115,11 +132,12 @@ def _needs_torch_operator():
     if torch.compiler.is_exporting():
         return True
     if torch.compiler.is_compiling():
-        return False
+        return _is_vmap_under_autocast()
     modes = torch.overrides._get_current_function_mode_stack()
     return (
         torch._C._get_tracing_state() is not None
         or is_transformed()
+        or _is_vmap_under_autocast()
         or torch._C._len_torch_dispatch_stack() > 0
         or not all(isinstance(mode, DeviceContext) for mode in modes)  # a default device affects only new tensors
     )
@@ -130,7 +148,7 @@ def conv_transpose_nd(
 ):
     """Compute a function of torch.nn.functional for ``rank`` spatial axes with convt, or with torch for unsupported calls."""
     check_precision(precision)
-    attributes = _per_axis(stride, rank), _per_axis(padding, rank), _per_axis(output_padding, rank), _per_axis(dilation, rank)
+    attributes = _each_axis(rank, stride, padding, output_padding, dilation)
     plain = is_plain_call(input, weight, bias)
     if plain or not _needs_torch_operator():
         batched = input
@@ -163,10 +181,11 @@ def compute_fused(
 
     The caller checks that the call is in inference, and `is_plain_call`.
     """
-    attributes = stride, padding, output_padding, dilation
+    attributes = _each_axis(rank, stride, padding, output_padding, dilation)
     try:
         if not _is_supported(rank, input, weight, bias, attributes, groups, True):
             return None
+        stride, padding, output_padding, dilation = attributes
         return compute(
             input, weight, bias, stride, padding, output_padding, groups, dilation, precision, reuse, activation, tune
         )

@@ -1,6 +1,6 @@
 """Fusion of a transposed convolution in a Sequential with the batch norm and activation that follow it."""
 
-import math
+import sys
 import weakref
 
 import torch
@@ -17,24 +17,35 @@ from ._weights import fingerprint, register_copy
 _NORMS = {1: torch.nn.BatchNorm1d, 2: torch.nn.BatchNorm2d, 3: torch.nn.BatchNorm3d}
 _ACTIVATIONS = {
     torch.nn.ReLU: lambda m: "relu",
-    torch.nn.ReLU6: lambda m: ("clip", 0.0, 6.0),
-    torch.nn.LeakyReLU: lambda m: ("leaky_relu", float(m.negative_slope)) if math.isfinite(m.negative_slope) else None,
+    torch.nn.ReLU6: lambda m: _with_numbers("clip", m.min_val, m.max_val),
+    torch.nn.LeakyReLU: lambda m: _with_numbers("leaky_relu", m.negative_slope),
     torch.nn.Tanh: lambda m: "tanh",
     torch.nn.Sigmoid: lambda m: "sigmoid",
     torch.nn.GELU: lambda m: "gelu" if m.approximate == "none" else None,
     torch.nn.SiLU: lambda m: "swish",
     torch.nn.Hardswish: lambda m: "hard_swish",
-    torch.nn.ELU: lambda m: ("elu", float(m.alpha)) if math.isfinite(m.alpha) else None,
-    torch.nn.PReLU: lambda m: _leaky(m.weight),
+    torch.nn.ELU: lambda m: _with_numbers("elu", m.alpha),
+    torch.nn.PReLU: lambda m: _leaky(m._parameters.get("weight")),
 }
 
 
+def _is_number(value):
+    """Check whether a value is a finite number, but no tensor, whose value may change."""
+    return isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
+
+
+def _with_numbers(name, *numbers):
+    """Return the activation ``(name, *numbers)``, or None unless all are finite and in ascending order."""
+    if all(map(_is_number, numbers)) and list(numbers) == sorted(numbers):
+        return name, *map(float, numbers)
+    return None
+
+
 def _leaky(weight):
-    """Return the activation of a PReLU with one finite slope, or None. The slope is read at each call."""
-    if type(weight) not in (torch.Tensor, torch.nn.Parameter) or not weight.is_cpu or weight.numel() != 1:
+    """Return the activation of a PReLU with one slope, or None. The slope is read at each call."""
+    if type(weight) not in (torch.Tensor, torch.nn.Parameter) or not weight.is_cpu or weight.dim() > 1 or weight.numel() != 1:
         return None
-    slope = weight.item()
-    return ("leaky_relu", slope) if math.isfinite(slope) else None
+    return _with_numbers("leaky_relu", weight.item())
 
 
 _DROPOUTS = (torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d)
@@ -50,7 +61,7 @@ _FORWARD, _ITER, _CALL = torch.nn.Sequential.forward, torch.nn.Sequential.__iter
 
 def _calls_in_order(cls):
     """Check whether modules of a class call their children in order, as `torch.nn.Sequential` does."""
-    return cls.forward is _FORWARD and getattr(cls, "__iter__", None) is _ITER and cls.__call__ is _CALL
+    return getattr(cls, "forward", None) is _FORWARD and getattr(cls, "__iter__", None) is _ITER and cls.__call__ is _CALL
 
 
 def is_sequential(module):
@@ -73,8 +84,10 @@ def leaves(sequential):
 
 
 def _transposed(module):
-    """Check whether a module is a transposed convolution that convt computes, without hooks."""
+    """Check whether a module is a transposed convolution that convt computes, with a weight and without hooks."""
     if module is None or settings_of(module) is None or not unhooked(module, TransposedForward):
+        return False
+    if module._parameters.get("weight") is None:
         return False
     return type(module) in TORCH_CLASSES or has_torchs_forward(module, RANKS[type(module)])
 
@@ -92,14 +105,21 @@ def _is_identity(module):
 
 def _is_foldable_norm(module, rank):
     """Check whether a module is a batch norm with running statistics: in inference, a scale and shift per channel."""
-    return _is_exactly(module, (_NORMS[rank],)) and module.running_mean is not None and module.running_var is not None
+    return (
+        _is_exactly(module, (_NORMS[rank],))
+        and module.running_mean is not None
+        and module.running_var is not None
+        and _is_number(module.eps)
+    )
 
 
 def _activation_of(module, dtype):
     """Return convt's activation for a module after a layer of this dtype, or None if the module is no supported activation."""
-    if not _is_exactly(module, _ACTIVATIONS) or (isinstance(module, torch.nn.PReLU) and module.weight.dtype != dtype):
+    if not _is_exactly(module, _ACTIVATIONS):
         return None
-    return _ACTIVATIONS[type(module)](module)
+    activation = _ACTIVATIONS[type(module)](module)
+    has_other_dtype = isinstance(module, torch.nn.PReLU) and activation is not None and module.weight.dtype != dtype
+    return None if has_other_dtype else activation
 
 
 def fusible_modules(modules, n, inference=False):
@@ -113,13 +133,13 @@ def fusible_modules(modules, n, inference=False):
         module = modules[at]
         if module is None:
             break
-        in_inference = inference or not module.training
         if (activation := _activation_of(module, modules[n].weight.dtype)) is not None:
             return norm, activation, at - n
-        if in_inference and norm is None and _is_foldable_norm(module, rank):
-            norm, end = module, at + 1
-        elif not (in_inference and _is_identity(module)):
+        is_norm = norm is None and _is_foldable_norm(module, rank)
+        if not (is_norm or _is_identity(module)) or (module.training and not inference):
             break
+        if is_norm:
+            norm, end = module, at + 1
     return norm, None, end - n - 1
 
 
@@ -166,7 +186,9 @@ class SequentialForward(Forward):
 def _fold_and_compute(conv, norm, activation, input):
     """Compute a transposed convolution, norm and activation in one call, or return None if convt cannot fuse them."""
     rank, settings = RANKS[base_of(type(conv))], settings_of(conv)
-    if not isinstance(input, torch.Tensor) or input.is_nested or input.dim() != rank + 2 or conv.padding_mode != "zeros":
+    if not isinstance(input, torch.Tensor) or input.is_nested or input.dim() != rank + 2:
+        return None
+    if conv.padding_mode != "zeros" or type(conv.padding) is not tuple:
         return None
     weight, bias, reuse = conv.weight, conv.bias, TRUSTED if settings.freeze else COMPARED
     if norm is not None:

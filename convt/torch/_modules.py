@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -48,24 +49,40 @@ def _source_tensors(module):
     return [tensor for place in places for tensor in place._parameters.values()]
 
 
-def _compute_forward(module, rank, input, output_size, settings, tensors=None):
-    """Compute the result of torch's forward with convt.
+_frozen = weakref.WeakKeyDictionary()  # module -> (weight, bias, their source tensors), if it computes its weights
 
-    ``output_size`` is that of torch's forward. ``tensors``, if given, is (weight, bias) to use instead of the module's.
-    """
+
+def _weights(module, input, freeze):
+    """Return the weight and bias of a module. With ``freeze``, computed ones are those of an earlier call in inference."""
     parameters = module._parameters
-    if tensors is not None:
-        weight, bias = tensors
-    elif "weight" in parameters and "bias" in parameters:
-        weight, bias = parameters["weight"], parameters["bias"]  # twice as fast as attribute access
-    else:
-        weight, bias = module.weight, module.bias
-    if module.padding_mode != "zeros":
-        raise ValueError(f"Only `zeros` padding mode is supported for ConvTranspose{rank}d")
+    if "weight" in parameters and "bias" in parameters:
+        return parameters["weight"], parameters["bias"]  # twice as fast as attribute access
+    trusted = freeze and not module.training and not torch.compiler.is_compiling() and not torch.is_grad_enabled()
+    if not trusted or "weight" in parameters:
+        return module.weight, module.bias
+    sources = _source_tensors(module)
+    weight, bias, known = _frozen.get(module, (None, None, ()))
+    same = len(known) == len(sources) and all(map(operator.is_, known, sources))
+    if weight is None or not same or weight.dtype is not input.dtype or weight.device != input.device:
+        weight, bias, _ = _frozen[module] = module.weight, module.bias, sources
+    return weight, bias
+
+
+def frozen_weight(module):
+    """Return the weight that a module computed earlier and that is frozen, or None, and forget it."""
+    return _frozen.pop(module, (None,))[0]
+
+
+def _compute_forward(module, rank, input, output_size, settings):
+    """Compute the result of torch's forward with convt. ``output_size`` is that of torch's forward."""
+    if module.padding_mode != "zeros" or type(module.padding) is not tuple:
+        return _FORWARDS[rank](module, input, output_size)
     output_padding = module.output_padding
     if output_size is not None:
         sizes = module.stride, module.padding, module.kernel_size
         output_padding = module._output_padding(input, output_size, *sizes, rank, module.dilation)
+    # After the check of output_size, as in torch, because reading a weight may change the state of a parametrization.
+    weight, bias = _weights(module, input, settings.freeze)
     return conv_transpose_nd(
         rank, input, weight, bias, module.stride, module.padding, output_padding, module.groups, module.dilation, *settings
     )
@@ -79,31 +96,13 @@ class TransposedForward(_forward.Forward):
         self.module_settings = settings
         self.rank = rank = RANKS[base_of(type(module))]
         self.torch_forward, self.name, self.function = _FORWARDS[rank], NAMES[rank], TORCH_FUNCTIONS[rank]
-        self.frozen = None  # (weight, bias, their source tensors) if the weights are computed and frozen
 
     def __call__(self, input, output_size=None):
-        module, settings = self.module(), self.module_settings
-        if (  # the checks of `has_torchs_forward`, inlined for speed
-            type(module).forward is not self.torch_forward
-            or _FUNCTIONAL[self.name] is not self.function
-            or type(module.padding) is not tuple
-        ):
+        module = self.module()
+        # The checks of `has_torchs_forward`, inlined for speed.
+        if type(module).forward is not self.torch_forward or _FUNCTIONAL[self.name] is not self.function:
             return type(module).forward(module, input, *(() if output_size is None else (output_size,)))
-        tensors = None
-        if settings.freeze and "weight" not in module._parameters and not module.training and not torch.is_grad_enabled():
-            tensors = self._frozen_weights(module, input)
-        return _compute_forward(module, self.rank, input, output_size, settings, tensors)
-
-    def _frozen_weights(self, module, input):
-        """Return (weight, bias) of a module that computes its weights, again only if a source tensor was replaced."""
-        sources, frozen = _source_tensors(module), self.frozen
-        if frozen is not None:
-            weight, bias, known = frozen
-            same = len(known) == len(sources) and all(map(operator.is_, known, sources))
-            if same and weight.dtype is input.dtype and weight.device == input.device:
-                return weight, bias
-        self.frozen = weight, bias, _ = module.weight, module.bias, sources
-        return weight, bias
+        return _compute_forward(module, self.rank, input, output_size, self.module_settings)
 
 
 def settings_of(module):
@@ -183,6 +182,30 @@ class ConvTranspose3d(_WithSettings, torch.nn.ConvTranspose3d):
     """
 
     forward = _forward_of(3)
+
+
+_CONVTS_FORWARDS = {cls.forward for cls in (ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)}
+
+
+def is_convts(module):
+    """Check whether a module is of convt's classes, or of a class that extends one and inherits its forward."""
+    return isinstance(module, _WithSettings) and type(module).forward in _CONVTS_FORWARDS
+
+
+def as_torchs(module):
+    """Make a module of convt's classes one of torch's. A class that a program derived from convt's stays.
+
+    torch gives a parametrized module a class of its own, derived from the module's class; it is made anew.
+    """
+    cls = type(module)
+    if cls in TORCH_CLASSES:
+        module.__class__ = TORCH_CLASSES[cls]
+    elif cls.__bases__[0] in TORCH_CLASSES and torch.nn.utils.parametrize.is_parametrized(module):
+        own = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
+        module.__class__ = type(cls.__name__, (TORCH_CLASSES[cls.__bases__[0]],), own)
+    else:
+        return
+    vars(module).pop("_convt_settings", None)
 
 
 TORCH_CLASSES = {

@@ -5,7 +5,7 @@ from torch.autograd import forward_ad
 from torch.utils import flop_counter
 
 from .. import _config
-from ._arrays import memory_format
+from ._arrays import is_channels_last
 from ._compute import COMPARED, NEVER, REFUSED, compute
 
 _LIBRARY = torch.library.Library("convt", "DEF")
@@ -45,8 +45,10 @@ def output_sizes(sizes, kernel, stride, padding, output_padding, dilation):
 @torch.library.register_fake("convt::conv_transpose", lib=_LIBRARY)
 def _fake(input, weight, bias, stride, padding, output_padding, groups, dilation, precision=None, reuse=COMPARED):
     sizes = output_sizes(input.shape[2:], weight.shape[2:], stride, padding, output_padding, dilation)
-    shape = (input.shape[0], weight.shape[1] * groups, *sizes)
-    return torch.empty(shape, dtype=input.dtype, device=input.device, memory_format=memory_format(input, weight))
+    batch, channels = input.shape[0], weight.shape[1] * groups
+    if is_channels_last(input, weight, stride, padding, output_padding, groups, dilation):
+        return input.new_empty((batch, *sizes, channels)).movedim(-1, 1)
+    return input.new_empty((batch, channels, *sizes))
 
 
 @flop_counter.register_flop_formula(torch.ops.convt.conv_transpose)

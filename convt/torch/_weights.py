@@ -9,11 +9,16 @@ import weakref
 
 import torch
 
-from .. import _config, _keep, _operator
+from .. import _keep, _operator
 from .._checksum import checksum
 from ._arrays import array, place
 
 _OPERATORS = 8  # maximum number of operators of a filter; their packed weights share one memory bound
+
+
+def _checksum(array):
+    """Return the checksum of an array, computed on torch's number of threads."""
+    return checksum(array, torch.get_num_threads())
 
 
 class _Values:
@@ -53,7 +58,7 @@ class _Filter:
         if freeze:
             return values
         # The checksum is computed before packing, so the next call detects a change in between.
-        sum = checksum(values.array, _config.get_num_threads())
+        sum = _checksum(values.array)
         if sum == values.sum:
             return values
         self.values = now = _Values(at, values.array, values.copied_bytes, sum, values)
@@ -116,10 +121,10 @@ def register_copy(weight):
 
 
 def fingerprint(tensor, freeze):
-    """Return a value that changes when the tensor's memory, shape, dtype or, unless ``freeze``, elements change."""
+    """Return a value that changes when the tensor's `place` or, unless ``freeze``, its elements change."""
     if tensor is None:
         return None
-    return id(tensor), place(tensor), None if freeze else checksum(array(tensor), _config.get_num_threads())
+    return id(tensor), place(tensor), None if freeze else _checksum(array(tensor))
 
 
 def forget(*tensors):
