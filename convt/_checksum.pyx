@@ -1,14 +1,15 @@
 # cython: language_level=3
 """A fast checksum of an array's values, which detects that weights changed after they were packed."""
 
-from cython.parallel cimport prange
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
 cimport numpy as cnp
 
 import numpy as np
 
-from convt._core import forked, note_pool
+from convt._core cimport run_jobs
+
+from convt._core import forked
 
 cnp.import_array()
 
@@ -68,6 +69,22 @@ cdef extern from *:
     uint64_t convt_sum_block(const char *p, Py_ssize_t bytes, Py_ssize_t index) noexcept nogil
 
 
+cdef struct Parts:
+    # An array and the number of its parts, for `sum_part`.
+    const char *p
+    Py_ssize_t bytes, blocks, parts
+
+
+cdef uint64_t sum_part(void *given, int64_t part, size_t thread) noexcept nogil:
+    """Return the sum of the checksums of the blocks of a part."""
+    cdef Parts *a = <Parts *>given
+    cdef uint64_t total = 0
+    cdef Py_ssize_t n
+    for n in range(a.blocks * part // a.parts, a.blocks * (part + 1) // a.parts):
+        total += convt_sum_block(a.p + n * BLOCK_BYTES, min(<Py_ssize_t>BLOCK_BYTES, a.bytes - n * BLOCK_BYTES), n)
+    return total
+
+
 def checksum(array, int threads):
     """Return the checksum of an array's elements, an unsigned 64-bit integer.
 
@@ -76,17 +93,15 @@ def checksum(array, int threads):
     """
     if not cnp.PyArray_IS_C_CONTIGUOUS(array):
         array = in_memory_order(array)
-    cdef const char *p = <const char *>cnp.PyArray_DATA(array)
-    cdef Py_ssize_t bytes = cnp.PyArray_NBYTES(array), blocks = (bytes + BLOCK_BYTES - 1) // BLOCK_BYTES, n
-    cdef uint64_t total = 0
-    if bytes < PARALLEL_BYTES or threads < 2 or forked():
-        with nogil:
-            for n in range(blocks):
-                total += convt_sum_block(p + n * BLOCK_BYTES, min(<Py_ssize_t>BLOCK_BYTES, bytes - n * BLOCK_BYTES), n)
-        return total
-    note_pool()
-    for n in prange(blocks, num_threads=<int>min(threads, blocks), nogil=True, schedule="static"):
-        total += convt_sum_block(p + n * BLOCK_BYTES, min(<Py_ssize_t>BLOCK_BYTES, bytes - n * BLOCK_BYTES), n)
+    cdef Parts parts
+    parts.p, parts.bytes = <const char *>cnp.PyArray_DATA(array), cnp.PyArray_NBYTES(array)
+    parts.blocks = (parts.bytes + BLOCK_BYTES - 1) // BLOCK_BYTES
+    if parts.bytes < PARALLEL_BYTES or forked():
+        threads = 1
+    parts.parts = min(<Py_ssize_t>threads, parts.blocks)
+    cdef uint64_t total
+    with nogil:
+        total = run_jobs(sum_part, parts.parts, threads, &parts)
     return total
 
 

@@ -1,6 +1,6 @@
 # C interface of _core: kernels of the instruction set in use, threads, and the base class Plan of all native algorithms.
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from convt._kernels cimport convt_act, convt_isa, convt_kernels
 from convt._memory cimport Buffer, Table
@@ -25,6 +25,10 @@ cpdef void invalidate_known_calls()
 cdef int64_t known_calls_version() noexcept nogil
 cdef bint has_thread_scope() noexcept nogil
 cdef void run_in_parallel(Work work, int count, void *job) noexcept nogil
+
+ctypedef uint64_t (*Job)(void *context, int64_t job, size_t thread) noexcept nogil
+
+cdef uint64_t run_jobs(Job work, int64_t count, int threads, void *context) noexcept nogil
 
 
 cdef enum:

@@ -12,7 +12,7 @@ import os
 
 cimport cython
 from cython.parallel cimport parallel, prange, threadid
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
 cimport numpy as cnp
@@ -55,6 +55,7 @@ cdef extern from *:
     #define convt_place_cores(place, cores)
     #endif
     #define convt_take(next, count) __atomic_fetch_add(next, count, __ATOMIC_RELAXED)
+    #define convt_add convt_take
     #define convt_peek(next) __atomic_load_n(next, __ATOMIC_RELAXED)
     static __thread const void *convt_pool;  /* a ThreadPool, or NULL for OpenMP */
     #ifdef __VERSION__
@@ -65,6 +66,7 @@ cdef extern from *:
     """
     int CONVT_OPENMP
     Py_ssize_t convt_take(Py_ssize_t *next, Py_ssize_t count) noexcept nogil
+    uint64_t convt_add(uint64_t *sum, uint64_t more) noexcept nogil
     Py_ssize_t convt_peek(Py_ssize_t *next) noexcept nogil
     const void *convt_pool
     int convt_team_size() nogil
@@ -291,6 +293,37 @@ cdef void run_in_parallel(Work work, int count, void *job) noexcept nogil:
         convt_team_record(&_team, count, began, worked[1] - worked[0], convt_now())
 
 
+cdef struct Jobs:
+    # The arguments of `run_jobs`, the next job that no thread has begun, and the sum of the results.
+    Job work
+    void *context
+    int64_t count
+    Py_ssize_t next
+    uint64_t sum
+
+
+cdef void take_jobs(void *given, size_t thread) noexcept nogil:
+    """Do jobs until none is left."""
+    cdef Jobs *jobs = <Jobs *>given
+    cdef Py_ssize_t job = convt_take(&jobs.next, 1)
+    cdef uint64_t sum = 0
+    while job < jobs.count:
+        sum += jobs.work(jobs.context, job, thread)
+        job = convt_take(&jobs.next, 1)
+    convt_add(&jobs.sum, sum)
+
+
+cdef uint64_t run_jobs(Job work, int64_t count, int threads, void *context) noexcept nogil:
+    """Return the sum of work(context, job, thread) for every job below ``count``.
+
+    Up to ``threads`` threads take the jobs in order. ``thread`` is below ``threads``, and no two jobs have the same at once.
+    """
+    cdef Jobs jobs
+    jobs.work, jobs.context, jobs.count, jobs.next, jobs.sum = work, context, count, 0, 0
+    run_in_parallel(take_jobs, <int>max(<int64_t>1, min(<int64_t>threads, count)), &jobs)
+    return jobs.sum
+
+
 cdef class Deal:
     """A distribution of tasks to threads. Each task goes to the thread that is expected to finish its earlier tasks first."""
 
@@ -317,20 +350,32 @@ def finite(str dtype, array, int threads):
     return all_finite(kernels_of(dtype), array, threads)
 
 
+cdef struct FiniteJob:
+    # The arguments of `not_finite`.
+    const convt_kernels *k
+    const char *p
+    Py_ssize_t bytes, blocks, parts
+
+
+cdef uint64_t not_finite(void *given, int64_t part, size_t thread) noexcept nogil:
+    """Return 1 if one of the parts of an array has NaN or infinity, else 0."""
+    cdef FiniteJob *f = <FiniteJob *>given
+    cdef Py_ssize_t first = f.blocks * part // f.parts * FINITE_BYTES, last = f.blocks * (part + 1) // f.parts * FINITE_BYTES
+    return not f.k.finite(f.p + first, min(last, f.bytes) - first)
+
+
 cdef bint all_finite(const convt_kernels *k, array, int threads):
     if not cnp.PyArray_IS_C_CONTIGUOUS(array):
         # Most views are transposed contiguous arrays, which need no copy.
         axes = sorted(range(array.ndim), key=lambda ax: -abs(array.strides[ax]))
         array = np.ascontiguousarray(array.transpose(axes))
-    cdef const char *p = <const char *>cnp.PyArray_DATA(array)
-    cdef Py_ssize_t bytes = cnp.PyArray_NBYTES(array), blocks = (bytes + FINITE_BYTES - 1) // FINITE_BYTES, n
-    cdef Py_ssize_t wrong = 0
-    threads = <int>min(threads, blocks)
-    if threads <= 1:
-        return k.finite(p, bytes)
-    note_pool()
-    for n in prange(blocks, num_threads=threads, nogil=True, schedule="static"):
-        wrong += not k.finite(p + n * FINITE_BYTES, min(<Py_ssize_t>FINITE_BYTES, bytes - n * FINITE_BYTES))
+    cdef FiniteJob job
+    job.k, job.p, job.bytes = k, <const char *>cnp.PyArray_DATA(array), cnp.PyArray_NBYTES(array)
+    job.blocks = (job.bytes + FINITE_BYTES - 1) // FINITE_BYTES
+    job.parts = min(<Py_ssize_t>threads, job.blocks)
+    cdef uint64_t wrong
+    with nogil:
+        wrong = run_jobs(not_finite, job.parts, threads, &job)
     return wrong == 0
 
 
@@ -353,7 +398,7 @@ cdef convt_act act_of(tuple activation):
     return act
 
 
-cdef struct Job:
+cdef struct PlanJob:
     # A plan and its call, for `run_part`.
     void *plan
     Call *call
@@ -361,7 +406,7 @@ cdef struct Job:
 
 cdef void run_part(void *given, size_t thread) noexcept nogil:
     """Run one thread's part of a call."""
-    cdef Job *job = <Job *>given
+    cdef PlanJob *job = <PlanJob *>given
     (<Plan>job.plan).run_tasks(thread, job.call, job.call.ws + thread * job.call.bytes_per_thread + SHARE_BYTES)
 
 
@@ -531,7 +576,7 @@ cdef class Plan:
         # Calls alternately read weights forwards and backwards if these exceed a core's cache, which then still holds the
         # weights that the previous call read last.
         call.backwards = self.alternate and convt_take(&self.run_count, 1) % 2
-        cdef Job job
+        cdef PlanJob job
         job.plan, job.call = <void *>self, &call
         run_in_parallel(run_part, threads, &job)
         return not refused

@@ -41,11 +41,14 @@ cdef class PackRecipe:
     cdef readonly int64_t out_channel_stride  # `so`
     cdef int64_t bias_stride
     cdef size_t stage_bytes
+    cdef int64_t jobs
     cdef object shape, tap_strides
 
     cdef open_recipe(self, str dtype, filter, bias, str unit)
     cpdef PackedFilter pack(self, filter, bias, int threads, bint persistent=*, bint on_the_fly=*)
     cdef PackedFilter allocate(self, size_t weight_bytes, bint persistent)
+    cdef bint pack_weights(self, filter, PackedFilter packed, int threads) except -1
+    cdef bint run_job(self, int64_t job, char *src, char *dst, char *stage) noexcept nogil
 
 
 cdef class PanelRecipe(PackRecipe):
@@ -54,13 +57,11 @@ cdef class PanelRecipe(PackRecipe):
     cdef Py_ssize_t nclasses
     cdef object structures
     cdef list keep
-    cdef int64_t jobs
     cdef int64_t stage_channels
 
     cdef size_class(self, PackClass *c, Py_ssize_t index)
     cdef void pack_bias(self, char *src, char *dst) noexcept nogil
     cdef bint pack_job(self, PackClass *c, int64_t job, char *src, char *dst, char *stage) noexcept nogil
-    cdef bint run_job(self, int64_t job, char *src, char *dst, char *stage) noexcept nogil
     cdef bint is_source_finite(self, filter, int threads)
     cdef bint pack_tap(self, PackClass *c, int64_t n, int64_t t, int64_t low, int64_t last, char *src, char *dst) noexcept nogil
     cdef bint pack_depth(self, PackClass *c, int64_t n, int64_t first, int64_t depth, char *src, char *dst) noexcept nogil

@@ -6,15 +6,14 @@ of the filter besides the packed one. `PanelRecipe` serves `direct`. The recipes
 (rows instead of panels) and depthwise (lanes) extend the classes of this module.
 """
 
-from cython.parallel cimport prange, threadid
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
 cimport numpy as cnp
 
 import numpy as np
 
-from convt._core cimport PackedFilter, all_finite, isa_in_use, kernels_of, note_pool
+from convt._core cimport PackedFilter, isa_in_use, kernels_of, run_jobs
 from convt._kernels cimport CONVT_FITS_WEIGHTS, convt_kernels, convt_quotient
 from convt._memory cimport Buffer, keep_table, one_shot_weights, round64, structures, take_buffer, workspaces
 
@@ -28,12 +27,27 @@ cdef enum:
     PARALLEL_PACK_BYTES = 1 << 18  # up to this many bytes, one thread packs
 
 
+cdef struct Packing:
+    # A recipe, the addresses of filter and packed weights, and the scratch memory of all threads, for `do_job`.
+    void *recipe
+    char *src
+    char *dst
+    char *stage
+
+
+cdef uint64_t do_job(void *given, int64_t job, size_t thread) noexcept nogil:
+    """Run a job of a recipe, the last one first: a call begins with the first panels, which are then in the cache."""
+    cdef Packing *p = <Packing *>given
+    return (<PackRecipe>p.recipe).run_job(
+        (<PackRecipe>p.recipe).jobs - 1 - job, p.src, p.dst, p.stage + thread * (<PackRecipe>p.recipe).stage_bytes)
+
+
 cdef class PackRecipe:
     """The base of all recipes: sizes and strides of the filter, bytes of the packed weights and bias.
 
     ``sg`` (bytes per channel group), ``si`` and ``so`` (elements per in-channel and out-channel) are strides of the filter.
     ``ci_p`` is the number of in-channels, rounded up to whole steps of depth. ``stage_bytes`` is the bytes of scratch memory
-    that a thread needs while it packs.
+    that a thread needs while it packs. ``jobs`` is the number of parts that threads pack independently.
     """
 
     cdef open_recipe(self, str dtype, filter, bias, str unit):
@@ -66,6 +80,25 @@ cdef class PackRecipe:
         packed.weights, packed.bias = packed.memory.data, packed.memory.data + round64(weight_bytes)
         memset(packed.bias, 0, self.bias_bytes)
         return packed
+
+    cdef bint pack_weights(self, filter, PackedFilter packed, int threads) except -1:
+        """Run all jobs, on one thread if they are small. Return whether `run_job` returned True for one."""
+        cdef int count = threads if self.weight_bytes > PARALLEL_PACK_BYTES else 1
+        cdef Buffer stage = take_buffer(count * self.stage_bytes, workspaces())
+        cdef Packing packing
+        cdef uint64_t wrong
+        packing.recipe, packing.src, packing.dst = <void *>self, <char *>cnp.PyArray_DATA(filter), packed.weights
+        packing.stage = stage.data
+        with nogil:
+            wrong = run_jobs(do_job, self.jobs, count, &packing)
+        return wrong != 0
+
+    cdef bint run_job(self, int64_t job, char *src, char *dst, char *stage) noexcept nogil:
+        """Pack a part of the filter at ``src`` to ``dst``. ``stage`` is the thread's scratch memory.
+
+        Return whether some weights are not finite, before or after conversion.
+        """
+        return False
 
 
 cdef class PanelRecipe(PackRecipe):
@@ -115,28 +148,15 @@ cdef class PanelRecipe(PackRecipe):
 
     cpdef PackedFilter pack(self, filter, bias, int threads, bint persistent=True, bint on_the_fly=False):
         cdef PackedFilter packed = self.allocate(0 if on_the_fly else self.weight_bytes, persistent)
-        cdef char *src = <char *>cnp.PyArray_DATA(filter)
-        cdef char *dst = packed.weights
-        cdef int64_t job, wrong = 0  # last job first: a call begins with the first panels, which are then in the cache
-        cdef int count = threads if self.weight_bytes > PARALLEL_PACK_BYTES else 1
-        cdef size_t stage_bytes = self.stage_bytes
-        cdef Buffer stage
+        cdef bint wrong = False
         if bias is not None:
             self.pack_bias(<char *>cnp.PyArray_DATA(bias), packed.bias)
         if on_the_fly:
-            packed.source = src
-        elif count > 1:
-            stage = take_buffer(count * stage_bytes, workspaces())
-            note_pool()
-            for job in prange(self.jobs, num_threads=count, nogil=True, schedule="dynamic"):
-                wrong += self.run_job(self.jobs - 1 - job, src, dst, stage.data + threadid() * stage_bytes)
+            packed.source = <char *>cnp.PyArray_DATA(filter)
         else:
-            stage = take_buffer(stage_bytes, workspaces())
-            with nogil:
-                for job in range(self.jobs):
-                    wrong += self.run_job(self.jobs - 1 - job, src, dst, stage.data)
+            wrong = self.pack_weights(filter, packed, threads)
         # AMX treats subnormal numbers as zero and would lose the bias.
-        wrong += self.k.parts and bias is not None and _subnormal(bias)
+        wrong |= self.k.parts and bias is not None and _subnormal(bias)
         # Plans for weights that are not finite never multiply them by zeros outside the input.
         packed.finite = not wrong and self.is_source_finite(filter, threads)
         return packed
@@ -146,14 +166,14 @@ cdef class PanelRecipe(PackRecipe):
         return True
 
     cdef bint run_job(self, int64_t job, char *src, char *dst, char *stage) noexcept nogil:
-        """Run a job, numbered across all pack classes. ``stage`` is the thread's scratch memory. Return as `pack_job`."""
+        """Run a job, numbered across all pack classes."""
         cdef PackClass *c = self.classes
         while job >= c.first_job + c.njobs:
             c += 1
         return self.pack_job(c, job - c.first_job, src, dst, stage)
 
     cdef bint pack_job(self, PackClass *c, int64_t job, char *src, char *dst, char *stage) noexcept nogil:
-        """Pack some in-channels of one panel. Return whether some weights are not finite, before or after conversion."""
+        """Pack some in-channels of one panel. Return as `run_job`."""
         cdef const convt_kernels *k = self.k
         cdef int64_t g = job // c.panel_jobs // c.npanels, n = job // c.panel_jobs % c.npanels
         cdef int64_t low = job % c.panel_jobs * c.job_channels

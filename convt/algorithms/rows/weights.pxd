@@ -23,4 +23,4 @@ cdef class RowsRecipe(PackRecipe):
     cdef RowBlock *blocks    # [channel block][block of phases]
     cdef size_t group_weights, group_bias  # bytes of a channel group
 
-    cdef void pack_group(self, char *src, char *bias, char *dst, char *to) noexcept nogil
+    cdef void pack_bias(self, char *src, char *dst) noexcept nogil

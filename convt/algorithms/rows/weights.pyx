@@ -5,14 +5,13 @@ For each channel group and each output block, the layout is [tap of the other ax
 so that a micro-kernel reads its weights in order.
 """
 
-from cython.parallel cimport prange
 from libc.stdint cimport int64_t
 
 cimport numpy as cnp
 
 import numpy as np
 
-from convt._core cimport PackedFilter, all_finite, note_pool
+from convt._core cimport PackedFilter, all_finite
 from convt._kernels cimport convt_kernels
 from convt._memory cimport keep_table, round64, structures
 from convt.algorithms.packing cimport PackRecipe
@@ -20,9 +19,6 @@ from convt.algorithms.packing cimport PackRecipe
 from .. import packing
 
 cnp.import_array()
-
-cdef enum:
-    PARALLEL_BYTES = 1 << 18  # bytes of packed weights up to which one thread packs
 
 
 cdef class RowsRecipe(PackRecipe):
@@ -60,36 +56,24 @@ cdef class RowsRecipe(PackRecipe):
                 self.group_bias += round64(b.outputs * k.t_size)
                 n += 1
         self.weight_bytes, self.bias_bytes = self.groups * self.group_weights, self.groups * self.group_bias
+        self.jobs = self.groups
 
     cpdef PackedFilter pack(self, filter, bias, int threads, bint persistent=True, bint on_the_fly=False):
         cdef PackedFilter packed = self.allocate(self.weight_bytes, persistent)
-        cdef char *src = <char *>cnp.PyArray_DATA(filter)
-        cdef char *values = <char *>cnp.PyArray_DATA(bias) if bias is not None else NULL
-        cdef char *dst = packed.weights
-        cdef char *to = packed.bias
-        cdef const convt_kernels *k = self.k
-        cdef int64_t group
-        cdef int count = threads if self.weight_bytes > PARALLEL_BYTES and self.groups > 1 else 1
-        if count > 1:
-            note_pool()
-            for group in prange(self.groups, num_threads=count, nogil=True, schedule="static"):
-                self.pack_group(src + group * self.sg, values + group * self.co * self.bias_stride * self.k.s_size if values != NULL
-                                else NULL, dst + group * self.group_weights, to + group * self.group_bias)
-        else:
-            with nogil:
-                for group in range(self.groups):
-                    self.pack_group(src + group * self.sg, values + group * self.co * self.bias_stride * self.k.s_size
-                                    if values != NULL else NULL, dst + group * self.group_weights, to + group * self.group_bias)
+        self.pack_weights(filter, packed, threads)
+        if bias is not None:
+            self.pack_bias(<char *>cnp.PyArray_DATA(bias), packed.bias)
         # Plans check `finite`, because the zeros at the ends of input rows are multiplied by every weight.
-        packed.finite = all_finite(k, filter, threads)
+        packed.finite = all_finite(self.k, filter, threads)
         return packed
 
-    cdef void pack_group(self, char *src, char *bias, char *dst, char *to) noexcept nogil:
-        """Pack the weights of a channel group to ``dst`` and its bias to ``to``."""
+    cdef bint run_job(self, int64_t group, char *src, char *dst, char *stage) noexcept nogil:
+        """Pack the weights of a channel group."""
         cdef const convt_kernels *k = self.k
         cdef RowBlock *b
         cdef int64_t n, u, t, shifts
         cdef char *at
+        src, dst = src + group * self.sg, dst + group * self.group_weights
         for n in range(self.nblocks):
             b = &self.blocks[n]
             shifts = b.shifts
@@ -98,5 +82,16 @@ cdef class RowsRecipe(PackRecipe):
                 for t in range(shifts):
                     k.gather(at + t * b.outputs * k.t_size, shifts * b.outputs, src + b.first_weight * k.s_size, self.si,
                              b.weight_offsets + (u * shifts + t) * b.outputs, <int>self.ci, <int>b.outputs, <int>b.outputs)
-            if bias != NULL:
-                k.gather(to + b.bias, 0, bias + b.first_bias * k.s_size, 0, b.bias_offsets, 1, <int>b.outputs, <int>b.outputs)
+        return False
+
+    cdef void pack_bias(self, char *src, char *dst) noexcept nogil:
+        """Pack the bias of all channel groups."""
+        cdef const convt_kernels *k = self.k
+        cdef RowBlock *b
+        cdef int64_t group, n
+        for group in range(self.groups):
+            for n in range(self.nblocks):
+                b = &self.blocks[n]
+                k.gather(dst + group * self.group_bias + b.bias, 0,
+                         src + (group * self.co * self.bias_stride + b.first_bias) * k.s_size, 0, b.bias_offsets, 1,
+                         <int>b.outputs, <int>b.outputs)

@@ -4,7 +4,6 @@
 There is one packed matrix per class of phases and channel group. Rows are contiguous, at a distance of `lda` elements.
 """
 
-from cython.parallel cimport prange
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
@@ -12,7 +11,7 @@ cimport numpy as cnp
 
 import numpy as np
 
-from convt._core cimport PackedFilter, all_finite, note_pool
+from convt._core cimport PackedFilter, all_finite
 from convt._kernels cimport CONVT_FITS_WEIGHTS, convt_kernels
 from convt._memory cimport keep_table, odd_line_stride, round64, structures
 from convt.algorithms.packing cimport NO_TAP, PackRecipe
@@ -20,9 +19,6 @@ from convt.algorithms.packing cimport NO_TAP, PackRecipe
 from .. import packing
 
 cnp.import_array()
-
-cdef enum:
-    PARALLEL_BYTES = 1 << 18  # bytes of packed weights up to which one thread packs
 
 
 cdef class TurnedRecipe(PackRecipe):
@@ -46,24 +42,14 @@ cdef class TurnedRecipe(PackRecipe):
             # A tile may start at any row and reads whole grains of rows, so there is room for grain - 1 rows after the last
             # group.
             self.weight_bytes += self.groups * c.group_weights + round64((k.grain - 1) * c.lda * k.e_size)
+            self.jobs += self.groups * c.phases
         self.group_bias = self.co * k.t_size
         self.bias_bytes = self.groups * self.group_bias
 
     cpdef PackedFilter pack(self, filter, bias, int threads, bint persistent=True, bint on_the_fly=False):
         cdef PackedFilter packed = self.allocate(self.weight_bytes, persistent)
         cdef const convt_kernels *k = self.k
-        cdef TurnedPack *c
-        cdef char *src = <char *>cnp.PyArray_DATA(filter)
-        cdef int64_t n, job, jobs, wrong = 0
-        cdef int count = threads if self.weight_bytes > PARALLEL_BYTES else 1
-        if count > 1:
-            note_pool()
-        for n in range(self.nclasses):
-            c = &self.classes[n]
-            jobs = self.groups * c.phases
-            for job in prange(jobs, num_threads=count, nogil=True, schedule="dynamic"):
-                wrong += self.pack_phase(c, job % c.phases, src + job // c.phases * self.sg,
-                                         packed.weights + c.weights + job // c.phases * c.group_weights)
+        cdef bint wrong = self.pack_weights(filter, packed, threads)
         if bias is not None:
             k.widen(packed.bias, 0, <char *>cnp.PyArray_DATA(bias), 0, self.bias_stride, 1, <int>(self.groups * self.co),
                     <int>(self.groups * self.co))
@@ -71,8 +57,17 @@ cdef class TurnedRecipe(PackRecipe):
         packed.finite = not wrong and all_finite(k, filter, threads)
         return packed
 
+    cdef bint run_job(self, int64_t job, char *src, char *dst, char *stage) noexcept nogil:
+        """Pack the rows of a phase of a class and channel group. Return True if E cannot hold all weights."""
+        cdef TurnedPack *c = self.classes
+        while job >= self.groups * c.phases:
+            job -= self.groups * c.phases
+            c += 1
+        return self.pack_phase(c, job % c.phases, src + job // c.phases * self.sg,
+                               dst + c.weights + job // c.phases * c.group_weights)
+
     cdef bint pack_phase(self, TurnedPack *c, int64_t phase, char *src, char *dst) noexcept nogil:
-        """Pack the rows of a phase. Return True if E cannot hold all weights."""
+        """Pack the rows of a phase. Return as `run_job`."""
         cdef const convt_kernels *k = self.k
         cdef int64_t tap, row
         cdef bint wrong = False
