@@ -1,5 +1,5 @@
-"""Tests of which modules convt.torch.accelerate changes: all of a model or none if it raises, no module that torch.jit compiled,
-and a report that names every place."""
+"""Tests of which modules convt.torch.accelerate changes: all of a model, or none if it raises, and none that torch.jit
+compiled. Its report names every place."""
 
 import copy
 

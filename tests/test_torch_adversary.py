@@ -272,14 +272,16 @@ def test_a_norm_whose_product_with_the_weights_is_not_normal(dtype):
     assert same(program, chain).abs().max() > 0.1
 
 
-CHANGED_ATTRIBUTES = {
+CHANGED_ATTRIBUTES = {  # index in `chain`, name and value
     "stride int": (0, "stride", 3), "stride list": (0, "stride", [3, 2]), "stride list of one": (0, "stride", [3]),
-    "stride of three": (0, "stride", [3, 2, 2]), "stride float": (0, "stride", 2.0), "stride of floats": (0, "stride", (2.0, 2.0)),
-    "dilation int": (0, "dilation", 2), "dilation list": (0, "dilation", [2, 1]), "output_padding int": (0, "output_padding", 0),
-    "output_padding list": (0, "output_padding", [0, 1]), "output_padding too large": (0, "output_padding", 7),
-    "padding int": (0, "padding", 1), "padding list": (0, "padding", [1, 1]), "groups bool": (0, "groups", True),
-    "stride tensor": (0, "stride", (torch.tensor(3), 2)), "eps int": (1, "eps", 1), "eps tensor": (1, "eps", torch.tensor(0.5)),
-    "eps infinite": (1, "eps", float("inf")), "eps None": (1, "eps", None), "eps huge": (1, "eps", 10**400),
+    "stride of three": (0, "stride", [3, 2, 2]), "stride float": (0, "stride", 2.0),
+    "stride of floats": (0, "stride", (2.0, 2.0)), "stride tensor": (0, "stride", (torch.tensor(3), 2)),
+    "dilation int": (0, "dilation", 2), "dilation list": (0, "dilation", [2, 1]),
+    "output_padding int": (0, "output_padding", 0), "output_padding list": (0, "output_padding", [0, 1]),
+    "output_padding too large": (0, "output_padding", 7), "padding int": (0, "padding", 1),
+    "padding list": (0, "padding", [1, 1]), "groups bool": (0, "groups", True), "eps int": (1, "eps", 1),
+    "eps tensor": (1, "eps", torch.tensor(0.5)), "eps infinite": (1, "eps", float("inf")), "eps None": (1, "eps", None),
+    "eps huge": (1, "eps", 10**400),
 }  # fmt: skip
 
 
@@ -304,13 +306,14 @@ def test_attributes_that_a_program_sets(make, what):
     same(program, make)
 
 
-ACTIVATIONS = {
+ACTIVATIONS = {  # module, name and new value of one of its attributes
     "ReLU6 up to 1": (nn.ReLU6(), "max_val", 1.0), "ReLU6 from a tensor": (nn.ReLU6(), "min_val", torch.tensor(0.2)),
-    "ReLU6 without values": (nn.ReLU6(), "min_val", 7.0), "a tensor as slope": (nn.LeakyReLU(), "negative_slope", torch.tensor(0.3)),
-    "a tensor as alpha": (nn.ELU(), "alpha", torch.tensor(0.3)), "an int as slope": (nn.LeakyReLU(), "negative_slope", 2),
+    "ReLU6 without values": (nn.ReLU6(), "min_val", 7.0), "an int as slope": (nn.LeakyReLU(), "negative_slope", 2),
+    "a tensor as slope": (nn.LeakyReLU(), "negative_slope", torch.tensor(0.3)),
+    "a tensor as alpha": (nn.ELU(), "alpha", torch.tensor(0.3)), "GELU by tanh": (nn.GELU(), "approximate", "tanh"),
     "PReLU of two axes": (nn.PReLU(), "weight", nn.Parameter(torch.full((1, 1), 0.3))),
     "PReLU of no axis": (nn.PReLU(), "weight", nn.Parameter(torch.tensor(0.3))),
-    "PReLU without a weight": (nn.PReLU(), "weight", None), "no weight": (nn.ReLU(), None, None), "tanh by approximation": (nn.GELU(), "approximate", "tanh"),
+    "PReLU without a weight": (nn.PReLU(), "weight", None), "a layer without a weight": (nn.ReLU(), None, None),
 }  # fmt: skip
 
 

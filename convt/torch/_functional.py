@@ -274,7 +274,7 @@ def conv_transpose3d(
     """Compute `torch.nn.functional.conv_transpose3d` with convt.
 
     Parameters, errors and output sizes are those of `conv_transpose1d`, with three spatial axes. The output is in
-    ``torch.channels_last_3d`` if the input or the weight is.
+    ``torch.channels_last_3d`` where torch's is.
 
     Examples
     --------
