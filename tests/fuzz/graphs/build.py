@@ -4,6 +4,7 @@ References to values count back from the newest value that is visible (0), so th
 """
 
 import math
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -271,7 +272,8 @@ class _Builder:
         return value
 
     def _referred(self, given):
-        """Return attributes of a node. Those of a function are ``(name, value)``: references to attributes of the function."""
+        """Return attributes of a node. Those of a function are references to its attributes, as ``(name, value, value in its
+        last call)``; the last is None where the attribute has no value then."""
         function, found = self.graph.around(), {}
         if function is None or function.attributes is None:
             return given
@@ -279,7 +281,7 @@ class _Builder:
             own = function.fresh(name)
             others = function.defaults if function.attributes == "default" else function.plain
             others[own] = value
-            found[name] = own, value
+            found[name] = own, value, _passed(function.call, {own: value}, function.attributes).get(own)
         return found
 
     def _set(self, given):
@@ -459,7 +461,8 @@ class _Builder:
         self.called += 1
         name = f"F{self.called}"
         graph = _Graph(None, f"f{self.called}_", function=True)
-        graph.caller, graph.attributes = self.graph, node.get("attributes")
+        calls = node.get("calls") or [{}]
+        graph.caller, graph.attributes, graph.call = self.graph, node.get("attributes"), calls[-1]
         argument = Value("x", x.dtype, x.shapes)
         graph, value = self._inside(node.get("body", []), "", [argument], function=graph)
         function = helper.make_function(
@@ -469,13 +472,19 @@ class _Builder:
         )  # fmt: skip
         self.functions.append(function)
         self.is_counted &= not graph.convs  # nodes of functions are counted where they are inlined
-        for call in node.get("calls") or [{}]:
-            given = {}
-            for bit, (own, default) in enumerate({**graph.defaults, **graph.plain}.items()):
-                if call.get("given", 0) >> bit % 2 & 1:
-                    given[own] = _another(default) if own in graph.defaults else default
+        for call in calls:
+            given = _passed(call, graph.defaults | graph.plain, graph.attributes)
+            given = {own: each for own, each in given.items() if graph.defaults.get(own) != each}
             result = self._emit(name, [x.name, *graph.parameters.values()], value, domain="own", **given)
         return result
+
+
+def _passed(call, attributes, kind):
+    """Return the values of a function's attributes in a call. ``kind`` is "default" if they have defaults."""
+    given = {own for own in attributes if call.get("given", 0) >> int(re.sub(r"\D", "", own)) % 2 & 1}
+    if kind == "default":
+        return {own: _another(value) if own in given else value for own, value in attributes.items()}
+    return {own: attributes[own] for own in given}
 
 
 def _sized(values, count):
@@ -492,7 +501,8 @@ def _another(value):
 
 def _sizes(sizes, kernel, given):
     """Return the sizes of an output, by the rules of ONNX."""
-    plain = {name: value[1] if isinstance(value, tuple) else value for name, value in given.items()}
+    plain = {name: value[2] if isinstance(value, tuple) else value for name, value in given.items()}
+    plain = {name: value for name, value in plain.items() if value is not None}
     rank, found = len(kernel), []
     pads, shape = plain.get("pads", [0] * rank * 2), plain.get("output_shape")
     for n, size in enumerate(sizes):

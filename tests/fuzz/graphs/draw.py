@@ -128,7 +128,8 @@ class _Draw:
         if "auto_pad" in found and self.maybe(0.8):
             found.pop("pads", None)
         if self.maybe(0.01):
-            found |= rng.choice([{"pads": [[-1] * self.rank, [0] * self.rank]}, {"strides": sizes(0, 1)}, {"dilations": sizes(0, 1)}])
+            negative = [[-1] * self.rank, [0] * self.rank]
+            found |= rng.choice([{"pads": negative}, {"strides": sizes(0, 1)}, {"dilations": sizes(0, 1)}])
         return found
 
     def residual(self, same=False):

@@ -16,11 +16,19 @@ _EXPONENTIALS = ("Tanh", "Sigmoid", "Elu", "Gelu", "Softplus", "Selu")
 
 
 class Bound(NamedTuple):
-    """A tensor: values, errors and dtype. Integers and booleans have no errors, except those of a QuantizeLinear."""
+    """A tensor: values, errors and dtype. Integers and booleans have no errors, except those of a QuantizeLinear.
+
+    ``size`` is None or the sum of the magnitudes of the terms of each value. If it overflows, the value may be anything,
+    because what follows a sum, such as a scale, may be applied to its terms.
+    """
 
     v: np.ndarray
     e: np.ndarray
     dtype: str
+    size: np.ndarray | None = None
+
+    def magnitude(self):
+        return np.where(np.isfinite(self.v), np.abs(self.v), 0) if self.size is None else self.size
 
 
 def bounds(model, feed, added=None, files=None):
@@ -54,13 +62,14 @@ def array_of(tensor, files):
     return np.frombuffer(data, helper.tensor_dtype_to_np_dtype(tensor.data_type)).reshape(tuple(tensor.dims))
 
 
-def _done(v, e, dtype, rounded=True):
-    """Return the `Bound` of a result with this error before it is rounded to its dtype."""
+def _done(v, e, dtype, terms=None):
+    """Return the `Bound` of a result with this error before it is rounded to its dtype. ``terms`` is its `Bound.size`."""
     info = np.finfo(dtype)
     e = np.where(np.isnan(e), np.inf, e)
     finite = np.isfinite(v)
-    if rounded:
-        e = e + np.where(finite, np.abs(v), 0) * float(info.eps) + float(info.smallest_subnormal)
+    e = e + np.where(finite, np.abs(v), 0) * float(info.eps) + float(info.smallest_subnormal)
+    if terms is not None:
+        e = np.where(terms >= float(info.max) * 0.99, np.inf, e)
     size, largest = np.where(finite, np.abs(v), 0), float(info.max)
     near = finite & (size + e >= largest * (1 - float(info.eps)))
     if dtype == "float16":  # ONNX Runtime computes some nodes in float32, and may keep what float16 cannot hold
@@ -68,7 +77,7 @@ def _done(v, e, dtype, rounded=True):
     elif dtype == "float32":
         over = near & (size - e > largest)
         v, e = np.where(over, np.copysign(np.inf, v), v), np.where(near & ~over, np.inf, e)
-    return Bound(v, np.where(np.isfinite(v) | np.isinf(e), e, 0), dtype)
+    return Bound(v, np.where(np.isfinite(v) | np.isinf(e), e, 0), dtype, terms)
 
 
 def _product_error(a, ea, b, eb):
@@ -181,10 +190,7 @@ def _conv(x, w, b=None, **given):
     terms = w.v.shape[0] // group * math.prod(kernel) + 8
     e = e + 2 * terms * float(np.finfo(unit).eps) * size + terms * float(np.finfo(unit).smallest_subnormal)
     e = e + 64 * float(np.finfo(unit).eps) * size.max(axis=tuple(range(2, rank + 2)), keepdims=True, initial=0)  # of Winograd
-    largest = float(np.finfo(unit).max) * 0.99
-    finite = np.where(np.isfinite(v), v, 0)
-    e = np.where((size > largest) & (np.minimum(size + finite, size - finite) / 2 > largest * 1e-6), np.inf, e)
-    return _done(v, e, x.dtype)
+    return _done(v, e, x.dtype, size)
 
 
 def _scatter(x, w, group, strides, dilations, begins, outs):
@@ -225,11 +231,12 @@ def _add(a, b, more=None):
     e = a.e + b.e
     for each in (a, b, *([] if more is None else [more])):
         e = e + np.where(np.isfinite(each.v), np.abs(each.v), 0) * 2 * float(np.finfo(a.dtype).eps)
-    return _done(a.v + b.v, e, a.dtype)
+    return _done(a.v + b.v, e, a.dtype, a.magnitude() + b.magnitude())
 
 
 def _mul(a, b):
-    return _done(a.v * b.v, _product_error(a.v, a.e, b.v, b.e), a.dtype)
+    sizes = _times(a.magnitude(), b.magnitude()) if a.size is not None or b.size is not None else None
+    return _done(a.v * b.v, _product_error(a.v, a.e, b.v, b.e), a.dtype, sizes)
 
 
 def _prelu(x, slope):
@@ -305,8 +312,7 @@ def _activation(kind, x, given):
         e = e + _CURVED[x.dtype] * np.maximum(1, size if kind == "Gelu" else np.where(np.isfinite(v), np.abs(v), 0))
     elif kind in ("HardSwish", "HardSigmoid"):
         e = e + 4 * float(np.finfo(x.dtype).eps) * np.where(np.isfinite(x.v), np.abs(x.v), 0)
-    e = np.where(np.isinf(x.e) & ~np.isfinite(v), np.inf, e)
-    return _done(v, e, x.dtype)
+    return _done(v, np.where(np.isinf(x.e), np.inf, e), x.dtype)  # it may be NaN where x may be anything
 
 
 def _elu(v, alpha=1.0):
