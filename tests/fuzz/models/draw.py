@@ -101,7 +101,7 @@ class _Draw:
             kind = rng.random()
             if kind < 0.15:
                 text = f"Residual({text})"
-            elif kind < 0.22 and "ct." not in text:
+            elif kind < 0.22 and "ct." not in text + "".join(self.lines):
                 text = f"torch.jit.script({text})"
             elif kind < 0.25:
                 text = f"torch.jit.trace({text}, {self.input(c, plain=True)})"

@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 import types
+import warnings
 
 import numpy as np
 import torch
@@ -136,7 +137,9 @@ def double(module, *values):
 
 
 def flip(module, *values):
-    """Change a hook's module: the hook sees and changes the weights just before a call."""
+    """Change the weights of a hook's module just before a call. Autocast misses such changes, so it is not tried."""
+    if torch.is_autocast_enabled("cpu"):
+        return
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.neg_()
@@ -266,6 +269,8 @@ def func_ensemble(model, x):
 
 
 def func_jvp(model, x):
+    if any(isinstance(module, nn.modules.lazy.LazyModuleMixin) for module in model.modules()):
+        raise RuntimeError("torch crashes while it makes weights in torch.func.jvp")
     return torch.func.jvp(model, (x,), (torch.ones_like(x),))
 
 
@@ -291,6 +296,8 @@ def checkpointed(model, x):
 
 
 def traced(model, x):
+    if torch._C._len_torch_dispatch_stack():  # torch crashes while it traces in a mode
+        return model(x)
     return torch.jit.trace(model, x, check_trace=False)(x)
 
 
@@ -304,7 +311,9 @@ def compiled(model, x, backend="eager", dynamic=None):
 
 
 def symbolic(model, x):
-    return torch.fx.symbolic_trace(model)(x)
+    with warnings.catch_warnings():  # torch.fx enters modules of other packages than torch.nn, and then warns of their hooks
+        warnings.simplefilter("ignore")
+        return torch.fx.symbolic_trace(model)(x)
 
 
 def profiled(model, x):

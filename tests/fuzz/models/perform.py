@@ -138,6 +138,9 @@ def _reset():
 
 
 def _readable(text):
+    """Return a message without what depends on addresses, and without TorchScript's names and places."""
+    if re.search("__torch__|TorchScript|Tracing failed|being compiled|not supported yet|string literal|is not defined", text):
+        return "of TorchScript"
     return re.sub(r"0x[0-9a-f]+|\bid \d+|<statement \d+>", "...", text)[:600]
 
 
@@ -179,10 +182,13 @@ class _Tensor:
     """A copy of a tensor, and its properties."""
 
     def __init__(self, t):
+        self.values = None
+        if nn.parameter.is_lazy(t):
+            self.form = "lazy"
+            return
         self.form = f"{type(t).__name__} {tuple(t.shape)} {t.dtype} {t.layout} {t.device}"
         self.form += f" requires_grad={t.requires_grad} leaf={t.is_leaf} inference={t.is_inference()} neg={t.is_neg()}"
-        self.values = None
-        if t.layout is torch.strided and t.device.type == "cpu" and not nn.parameter.is_lazy(t):
+        if t.layout is torch.strided and t.device.type == "cpu":
             self.form += f" strides {t.stride()}"
             self.values = t.detach().clone().resolve_neg()
 

@@ -5,6 +5,8 @@ the operations that follow depends on the model. So the text is executed again w
 changed at random within its bound. Results may differ as far as these executions move them.
 """
 
+import math
+
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -12,7 +14,7 @@ _ROUNDINGS = 8  # units in the last place by which an operation's result changes
 _FACTOR = 3  # of the farthest that the executions move an element
 _DIRECT = 4  # units in the last place that need no further look
 _EXACT = {"clone", "detach", "_to_copy", "copy", "empty_like", "zeros_like", "ones_like", "full_like", "new_zeros", "neg"}
-_aten = torch.ops.aten
+_CANCELLING = {"gelu", "mish", "silu", "hardswish", "softplus", "log_sigmoid_forward"}  # near 0 where the input is not
 
 
 class Perturbed(TorchDispatchMode):
@@ -52,8 +54,15 @@ def _sizes(function, name, arguments, results):
         return [function(*magnitudes)]
     if name == "convolution_backward":
         return function(*magnitudes)
-    if "norm_backward" in name:
-        return [torch.full_like(each, each.abs().max()) if each is not None and each.numel() else each for each in results]
+    if name == "_weight_norm_interface_backward":
+        gradient, _, length, norm = magnitudes[:4]
+        return [gradient * (length / norm).max() + function(*magnitudes)[0].abs(), function(*magnitudes)[1].abs()]
+    if name.endswith("norm_backward"):
+        named = {each.name: value for each, value in zip(function._schema.arguments, magnitudes, strict=False)}
+        factors = [named.get(each) for each in ("grad_out", "weight", "save_invstd", "rstd")]
+        size = math.prod(float(each.max()) for each in factors if each is not None and each.numel())
+        sums = size * named["grad_out"].numel()
+        return [torch.full_like(each, size if each.dim() > 1 else sums) if each is not None else each for each in results]
     if "batch_norm" in name and len(arguments) > 4:
         input, scale, shift, mean, variance = magnitudes[:5]
         if isinstance(mean, torch.Tensor) and mean.numel() == results[0].shape[1]:
@@ -61,6 +70,8 @@ def _sizes(function, name, arguments, results):
             sizes = (input + mean.view(axes)) * (variance + 1e-5).rsqrt().view(axes)
             sizes = sizes if scale is None else sizes * scale.view(axes)
             return [sizes if shift is None else sizes + shift.view(axes)]
+    if name in _CANCELLING:
+        return [results[0].abs() + magnitudes[0]]
     return [results[0].abs()] if isinstance(results[0], torch.Tensor) else []
 
 
@@ -87,9 +98,9 @@ def allowed(got, wanted, perturbed):
     error = error + _FACTOR * moved
     if not (bad := _beyond(a, b, error)).any():
         return None
-    at = tuple(int(n[0]) for n in bad.nonzero(as_tuple=True))
-    differ = f"{int(bad.sum())} of {bad.numel()} differ, at {at}"
-    return f"{differ}: got {a[at].item()!r}, wanted {b[at].item()!r} +- {error[at].item():.3g}"
+    at = int(bad.reshape(-1).nonzero()[0])
+    numbers = [each.reshape(-1)[at].item() for each in (a, b, error)]
+    return "{} of {} differ, at {}: got {!r}, wanted {!r} +- {:.3g}".format(int(bad.sum()), bad.numel(), at, *numbers)
 
 
 def _alike(a, b):
