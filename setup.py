@@ -23,7 +23,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
-read = runpy.run_path("convt/_environment.py")["read"]  # reads environment variables
+read = runpy.run_path("convt/_base/environment.py")["read"]  # reads environment variables
 
 X86 = sysconfig.get_platform().endswith(("x86_64", "amd64"))  # the target machine, which may differ from this one
 ARM = sysconfig.get_platform().endswith(("aarch64", "arm64"))
@@ -71,7 +71,7 @@ CFLAGS = ["-std=gnu11", "-g0", "-ffp-contract=off", "-fno-math-errno", "-fno-tra
 KERNEL_CFLAGS = [*CFLAGS, "-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "-Wno-maybe-uninitialized"]
 MODULE_CFLAGS = [*CFLAGS, "-O2"]
 # Modules that are compiled for size (-Os), because they run once per operator or call another library.
-BRIEF = re.compile(r"convt\.(_dlpack|_memory|onnxruntime\.library|algorithms\.(packing|onednn\..*|.*weights))")
+BRIEF = re.compile(r"convt\.(_base\.dlpack|_run\.memory|onnxruntime\.library|algorithms\.(packing|onednn\..*|.*weights))")
 DEBUG = ["-O1", "-g"]
 KERNEL_DEBUG = [*DEBUG, "-UNDEBUG", "-DCONVT_DEBUG"]
 # tools/coverage.py, which adds the flags for the counters: nothing is optimised away, and no function is inlined.
@@ -241,7 +241,7 @@ setup(
             "wraparound": False,
             "cdivision": True,
             "initializedcheck": False,
-            # State that threads share is protected without the GIL: see _memory.pyx, and Plan.deal_for in _core.pyx.
+            # State that threads share is protected without the GIL: see _run/memory.pyx, and Plan.deal_for in _core.pyx.
             "freethreading_compatible": True,
             # Less code: functions of these modules are not introspected, and their objects are not pickled.
             "binding": False,

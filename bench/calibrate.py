@@ -29,10 +29,12 @@ from pathlib import Path
 import numpy as np
 
 import convt
-from convt import _config, _core
-from convt.algorithms import ALGORITHMS, constants, costs
-from convt.algorithms import machine as plan_machine
-from convt.algorithms.efficiencies import EFFICIENCIES
+from convt import _core
+from convt._model import constants, costs
+from convt._model import machine as plan_machine
+from convt._model.efficiencies import EFFICIENCIES
+from convt._run import config
+from convt.algorithms import ALGORITHMS
 
 from . import COMMAND, fit, layers, machine, samples, timing
 from .__main__ import _one_of, _seconds
@@ -61,7 +63,7 @@ def attributes(layer: Layer, layout: str = "NXC") -> dict:
 def canonical(layer: Layer, dtype: str, layout: str):
     """Return the `Problem` of convt that the cost model takes."""
     filter = np.broadcast_to(np.zeros((), DTYPES[dtype]), layer.filter_shape)
-    parsed = convt._api.parse(filter, None, **attributes(layer, layout))[0]
+    parsed = convt._call.api.parse(filter, None, **attributes(layer, layout))[0]
     return parsed.problem(parsed.user_shape(layer.data_shape))
 
 
@@ -183,7 +185,7 @@ def collect(options: argparse.Namespace, known: list[Layer], measurements: Measu
                 if measurements.visits(name) == visit:
                     names = _candidates(layer, dtype, layout, measurements.entries.get(name), profile)
                     seconds = measure(layer, dtype, layout, names, profile)
-                    threads = _config.get_num_threads()
+                    threads = config.get_num_threads()
                     entry = {"name": name, "layer": layer.to_row(), "dtype": dtype, "layout": layout}
                     measurements.add(entry | {"seconds": seconds, "threads": threads})
     finally:
@@ -261,7 +263,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     before = plan_machine.current().profile
-    here = {"cpu": machine.cpu_model(), "caches": _core.cache_bytes(), "isa": _core.isa(), "threads": _config.get_num_threads(),
+    here = {"cpu": machine.cpu_model(), "caches": _core.cache_bytes(), "isa": _core.isa(), "threads": config.get_num_threads(),
             "version": convt.__version__, "profile": before.name}  # fmt: skip
     try:
         known = layers.read(options.layers) if options.layers else [*layers.parse(layers.TABLE), *layers.read(SESSION_LAYERS)]

@@ -17,7 +17,7 @@ import time
 import torch
 
 import convt.torch
-from convt._checksum import checksum
+from convt._run.checksum import checksum
 
 from . import layers, models
 from .shared import files

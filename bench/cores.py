@@ -29,7 +29,8 @@ from typing import NamedTuple
 import numpy as np
 
 import convt
-from convt.algorithms import ALGORITHMS, common, costs, machine
+from convt._model import costs, machine
+from convt.algorithms import ALGORITHMS, common
 from convt.algorithms.depthwise import bind as depthwise
 from convt.algorithms.direct import bind as direct
 from convt.algorithms.planes import bind as planes

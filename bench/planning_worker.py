@@ -202,7 +202,7 @@ class Planning(Timing):
 
     def chosen(self, some: list[Layer], layouts: list[str], cpu: str) -> dict[str, dict[str, Any]]:
         """Return layout -> layer -> (choice of "auto", expected cycles of all algorithms) on a simulated CPU."""
-        from convt.algorithms import machine as plan_machine
+        from convt._model import machine as plan_machine
 
         isa, name, l1, l2, l3 = CPUS[cpu]
         known = "family" in inspect.signature(plan_machine.pretend).parameters  # older checkouts lack the parameter
@@ -239,11 +239,12 @@ def _bytes() -> int:
 
 def _costs(layer: Layer, layout: str, library) -> tuple[str, dict[str, float]]:
     """Return the native algorithm that "auto" takes, and the expected cycles of all candidates. No weights are packed."""
-    from convt import _api, _explain
+    from convt._call import api
+    from convt._plan import explain
 
     keywords = library.keywords(Problem(layer, "f32", layout)) | {"backend": "native"}
-    parsed = _api.parse(np.broadcast_to(np.float32(0), layer.filter_shape), None, **keywords)[0]
-    found = _explain.alternatives(parsed.problem(parsed.user_shape(layer.data_shape)))
+    parsed = api.parse(np.broadcast_to(np.float32(0), layer.filter_shape), None, **keywords)[0]
+    found = explain.alternatives(parsed.problem(parsed.user_shape(layer.data_shape)))
     costs = {name: float(cost) for name, cost in found.items() if cost is not None}
     return min(costs, key=costs.get), costs
 

@@ -12,13 +12,13 @@ from types import ModuleType
 
 def _loaded(name: str) -> ModuleType:
     (folder,) = importlib.util.find_spec("convt").submodule_search_locations
-    spec = importlib.util.spec_from_file_location(f"{__name__}.{name}", Path(folder) / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"{__name__}.{name}", Path(folder) / "_base" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-environment = _loaded("_environment")
-files = _loaded("_files")
-layer_format = _loaded("_layer_format")
-words = _loaded("_words")
+environment = _loaded("environment")
+files = _loaded("files")
+layer_format = _loaded("layer_format")
+words = _loaded("words")

@@ -21,17 +21,11 @@ from typing import TYPE_CHECKING
 import numpy  # noqa: F401 - imported first, because importing NumPy from a nested module takes about 10% longer
 
 from . import tuning
-from ._api import clear_caches, conv_transpose, resolve
-from ._config import (
-    get_num_threads,
-    get_packed_weights_limit,
-    num_threads,
-    set_num_threads,
-    set_packed_weights_limit,
-)
-from ._errors import BackendUnavailableError
-from ._operator import ConvTranspose
-from ._show import show_config
+from ._base.errors import BackendUnavailableError
+from ._call.api import clear_caches, conv_transpose, resolve
+from ._call.operator import ConvTranspose
+from ._call.show import show_config
+from ._run.config import get_num_threads, get_packed_weights_limit, num_threads, set_num_threads, set_packed_weights_limit
 from ._version import __version__
 
 __all__ = [

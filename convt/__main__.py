@@ -23,13 +23,18 @@ import os
 import sys
 import warnings
 
-from . import _calibrate as _calibration
-from . import _command, _explain, _files, _layer_format, _layers, _limits, _measure, _words, tuning
-from ._config import get_num_threads, num_threads
-from ._problem import ITEMSIZE, PRECISIONS
-from ._show import show_config
+from . import tuning
+from ._base import files, layer_format, words
+from ._base.problem import ITEMSIZE, PRECISIONS
+from ._call.show import show_config
+from ._cli import command as _command
+from ._cli import layers
+from ._model import calibrate as _calibration
+from ._model import limits, machine
+from ._plan import explain, measure
+from ._run.config import get_num_threads, num_threads
 from ._version import __version__
-from .algorithms import ALGORITHMS, BASIC, machine
+from .algorithms import ALGORITHMS, BASIC
 
 _BENCH = "convt-bench --quick"
 _PROGRAM = "python -m convt"
@@ -41,9 +46,9 @@ def _read(options, text, errors):
     changes = {name: value for name, value in overrides.items() if value}
     found = []
     with errors.reporting():
-        for each in _layers.read(text, dict(options.shape)):
-            with errors.reporting(_layer_format.message_name(each.name)):
-                if isinstance(each, _layers.InvalidLayer):
+        for each in layers.read(text, dict(options.shape)):
+            with errors.reporting(layer_format.message_name(each.name)):
+                if isinstance(each, layers.InvalidLayer):
                     raise each.error
                 found.append(each._replace(attributes={**each.attributes, "precision": options.precision}, **changes))
     return found
@@ -53,7 +58,7 @@ def described(layer, algorithm, timed):
     """Return what ``plan`` prints about a layer, as a dict for JSON."""
     op, shape = layer.operator(backend="native", algorithm=algorithm)
     plan = op.plan(shape)
-    costs = {name: cost for name, cost in _explain.alternatives(plan.problem).items() if cost is not None}
+    costs = {name: cost for name, cost in explain.alternatives(plan.problem).items() if cost is not None}
     costs.setdefault(plan.algorithm, sum(plan.cycles.values()))  # an algorithm that "auto" does not permit
     found = {
         "name": layer.name, "data": shape, "output": op.output_shape(shape), "dtype": layer.dtype, "layout": layer.layout,
@@ -72,10 +77,10 @@ def _timed(layer, op, shape, plan, costs):
         runs[name] = functools.partial(each, data, out=each(data))
     found = {"undecided": None}
     try:
-        seconds = _measure.measure(runs)
-    except _measure.Undecided as undecided:
+        seconds = measure.measure(runs)
+    except measure.Undecided as undecided:
         seconds, found["undecided"] = undecided.seconds, str(undecided)
-    limit = _limits.limit(plan.problem, get_num_threads())
+    limit = limits.limit(plan.problem, get_num_threads())
     found["milliseconds"] = {name: each * 1e3 for name, each in seconds.items()}
     found["limit"] = {"milliseconds": limit.seconds * 1e3, "gflops": limit.gflops, "copy_gbs": limit.copy_gbs}
     found["of_limit"] = {name: limit.seconds / each for name, each in seconds.items()}
@@ -89,7 +94,7 @@ def _printable(name):
 
 def _expected(costs):
     """Return the expected milliseconds of each algorithm from cycles, threads and clock; {} if the clock is unknown."""
-    clock, few = _limits.clock(), machine.current().limits.single_thread_cycles
+    clock, few = limits.clock(), machine.current().limits.single_thread_cycles
     if clock is None:
         return {}
     return {name: 1e3 * cost / clock / (1 if cost < few else get_num_threads()) for name, cost in costs.items()}
@@ -156,7 +161,7 @@ def _plan(options, errors):
     found = []
     for layer in _read(options, options.layer, errors):
         done = len(found)
-        with errors.reporting(_layer_format.message_name(layer.name)):
+        with errors.reporting(layer_format.message_name(layer.name)):
             found.append(described(layer, options.algorithm, options.time))
         if len(found) > done and not options.json:
             _print_plan(found[-1])
@@ -164,7 +169,7 @@ def _plan(options, errors):
 
 
 def _tune(options, errors):
-    replaced = _files.is_replaced(options.out)  # otherwise it is written once, at the end
+    replaced = files.is_replaced(options.out)  # otherwise it is written once, at the end
     count = sum(tuning.read(options.out, "--out")) if replaced and os.path.exists(options.out) else 0
     found, kept, failed = [], 0, None
 
@@ -176,7 +181,7 @@ def _tune(options, errors):
             failed = error
 
     for layer in [layer for text in options.layers for layer in _read(options, text, errors)]:
-        with errors.reporting(_layer_format.message_name(layer.name)):
+        with errors.reporting(layer_format.message_name(layer.name)):
             op, shape = layer.operator(backend="tune")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # an undecided measurement; the note has the same text
@@ -184,7 +189,7 @@ def _tune(options, errors):
             plan = op.plan(shape)
             times = tuning.find(plan.problem, "auto", get_num_threads())
             if times is None:
-                errors.print_error(f"{_layer_format.message_name(layer.name)}: {plan.note}")
+                errors.print_error(f"{layer_format.message_name(layer.name)}: {plan.note}")
                 continue
             best = min(times, key=times.get)
             found.append({"name": layer.name, "data": shape, "algorithm": best, "note": plan.note, "milliseconds": times})
@@ -193,12 +198,12 @@ def _tune(options, errors):
     if found and not replaced:
         save()
     if failed is not None:
-        lost = f"the last {_words.count(len(found) - kept, 'layer')} were not kept" if kept else "nothing was kept"
+        lost = f"the last {words.count(len(found) - kept, 'layer')} were not kept" if kept else "nothing was kept"
         errors.print_error(f"{_command.text_of(failed)}; {lost}")
     if found and not options.json:
         _print_tuned(found)
         if kept:
-            print(f"{_words.count(count, 'entry', 'entries')} in {options.out}; set CONVT_TUNING={options.out} to use them")
+            print(f"{words.count(count, 'entry', 'entries')} in {options.out}; set CONVT_TUNING={options.out} to use them")
     return {"file": options.out, "entries": count, "layers": found}
 
 
@@ -255,13 +260,13 @@ def _parser():
     tune.add_argument("layers", nargs="+", metavar="layer", help="JSON, a file with JSON, or an ONNX file")
     tune.add_argument(
         "--out",
-        type=_files.argument,
+        type=files.argument,
         default="convt-tuning.json",
         help="tuning file (default: convt-tuning.json); existing entries are kept",
     )
     calibrate = commands.add_parser("calibrate", help="measure this machine for the cost model; it should be idle")
     calibrate.set_defaults(run=_calibrate)
-    calibrate.add_argument("--out", type=_files.argument, default="convt-machine.json",
+    calibrate.add_argument("--out", type=files.argument, default="convt-machine.json",
                            help="machine file (default: convt-machine.json)")  # fmt: skip
     bench = commands.add_parser("bench", help="print the command of the benchmark")
     bench.set_defaults(run=_bench)

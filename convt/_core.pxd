@@ -2,8 +2,8 @@
 
 from libc.stdint cimport int64_t, uint64_t
 
-from convt._kernels cimport convt_act, convt_isa, convt_kernels
-from convt._memory cimport Buffer, Table
+from convt._run.kernels cimport convt_act, convt_isa, convt_kernels
+from convt._run.memory cimport Buffer, Table
 
 
 cdef const convt_isa *isa_in_use() noexcept

@@ -19,14 +19,27 @@ cimport numpy as cnp
 
 import numpy as np
 
-from convt._flags cimport convt_is_set, convt_set
-from convt._kernels cimport (
-    CONVT_DOTS, CONVT_DW_ORDERED, CONVT_DW_PRODUCTS, CONVT_DW_SOURCES, CONVT_DW_TERMS, CONVT_KC, CONVT_PIXEL_LANES, CONVT_UNITS,
-    convt_cache_bytes, convt_isa, convt_isa_at, convt_isa_available, convt_isa_count, convt_kernels, convt_quotient,
+from convt._run.flags cimport convt_is_set, convt_set
+from convt._run.kernels cimport (
+    CONVT_DOTS,
+    CONVT_DW_ORDERED,
+    CONVT_DW_PRODUCTS,
+    CONVT_DW_SOURCES,
+    CONVT_DW_TERMS,
+    CONVT_KC,
+    CONVT_PIXEL_LANES,
+    CONVT_UNITS,
+    convt_cache_bytes,
+    convt_isa,
+    convt_isa_at,
+    convt_isa_available,
+    convt_isa_count,
+    convt_kernels,
+    convt_quotient,
 )
-from convt._memory cimport Buffer, Table, round64, take_buffer, workspaces
-from convt._shares cimport convt_set_share, convt_take_first, convt_take_last
-from convt._team cimport convt_now, convt_team, convt_team_record, convt_team_threads, convt_worked
+from convt._run.memory cimport Buffer, Table, round64, take_buffer, workspaces
+from convt._run.shares cimport convt_set_share, convt_take_first, convt_take_last
+from convt._run.team cimport convt_now, convt_team, convt_team_record, convt_team_threads, convt_worked
 
 cnp.import_array()
 
@@ -425,7 +438,7 @@ cdef class Plan:
         self.backend = "native"
 
     cdef open_plan(self, str algorithm, problem, const convt_kernels *k, in_strides, out_strides, execution):
-        """Initialise the plan. ``execution`` is an `algorithms.execution.Execution`: decisions on threads, stores and holes."""
+        """Initialise the plan. ``execution`` is an `execution.Execution`: decisions on threads, stores and holes."""
         self.algorithm, self.k, self.isa = algorithm, k, isa()
         self.tile = f"{k.mr[k.nr // k.vl]}x{k.nr}"
         self.act = act_of(problem.activation)

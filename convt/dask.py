@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import _api, _check, _config, _operator, _padding
-from .algorithms import machine, order
+from ._base import check, padding
+from ._call import api, operator
+from ._model import machine
+from ._run import config
+from .algorithms import order
 
 try:
     import dask.array as da
@@ -29,8 +32,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
-    from ._problem import Problem
-    from ._typing import Array, ChunkKeywords, DataFormat
+    from ._base.problem import Problem
+    from ._base.typing import Array, ChunkKeywords, DataFormat
 
 __all__ = ["conv_transpose"]
 
@@ -91,11 +94,11 @@ def conv_transpose(
         raise ValueError("out, backend: got out or backend='tune', wanted neither, because dask tasks may run anywhere")
     if any(math.isnan(size) for size in data.shape):
         raise ValueError(f"data: got unknown sizes in shape {data.shape}, wanted known sizes")
-    count = _check.integer("threads", threads, 1)
-    weights = _check.floating("filter", filter)
-    values = None if bias is None else _check.array("bias", bias)
-    attributes, _, _ = _api.parse(weights, values, _padding.CORE, data_format=data_format, **given)
-    if _check.DTYPES.get(data.dtype) != attributes.dtype:
+    count = check.integer("threads", threads, 1)
+    weights = check.floating("filter", filter)
+    values = None if bias is None else check.array("bias", bias)
+    attributes, _, _ = api.parse(weights, values, padding.CORE, data_format=data_format, **given)
+    if check.DTYPES.get(data.dtype) != attributes.dtype:
         raise TypeError(f"data: got dtype {data.dtype}, wanted {attributes.dtype}, the filter's")
     _, in_sizes, _ = attributes.shape_of(data.shape)
     begins, _, outs = attributes.windows(in_sizes)
@@ -116,7 +119,7 @@ def conv_transpose(
     chunks = list(data.chunks)
     chunks[channels] = (attributes.groups * attributes.co,)
     chunks[first : first + attributes.rank] = [tuple(stop - start for _, start, stop in each) for each in cuts]
-    op = _operator.ConvTranspose._borrowing(weights, values, data_format=data_format, **given)
+    op = operator.ConvTranspose._borrowing(weights, values, data_format=data_format, **given)
     whole = attributes.unchecked_problem(data.shape)
     block = delayed(_Block(op, count, first, cuts, whole, bool(np.isfinite(weights).all())), traverse=False)
     return overlapped.map_blocks(
@@ -145,7 +148,7 @@ class _Block:
 
     def __init__(
         self,
-        op: _operator.ConvTranspose,
+        op: operator.ConvTranspose,
         threads: int,
         first: int,
         cuts: list[list[tuple[int, int, int]]],
@@ -171,8 +174,8 @@ class _Block:
         return part._replace(order=order.part_of(whole, part, starts, firsts))
 
     def __call__(self, data: NDArray[Any], block_id: tuple[int, ...]) -> NDArray[Any]:
-        data = _check.array("data", data)
-        with _config.num_threads(self.threads):
+        data = check.array("data", data)
+        with config.num_threads(self.threads):
             return self.op._part(data, self.part(data, block_id))
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, overload
 
-from . import _api, _check, _operator, _padding
+from ._base import check, padding
+from ._call import api, operator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,10 +17,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
-    from . import _plan
-    from ._typing import Array, DType, Integers, OpenvinoAutoPad, OpenvinoKeywords, Out, Precision
+    from ._base.typing import Array, DType, Integers, OpenvinoAutoPad, OpenvinoKeywords, Out, Precision
+    from ._plan import plans
 else:
-    from ._operator import DType
+    from ._call.operator import DType
 
 __all__ = [
     "ConvolutionBackpropData",
@@ -142,7 +143,7 @@ def _call(
     """Compute either operator; their filter formats differ."""
     attributes = _attributes(filter_format, strides, pads_begin, pads_end, dilations, auto_pad, output_padding, precision)
     attributes["output_shape"] = output_shape
-    return _api.one_shot(_padding.OPENVINO, data, filter, None, attributes, tuple(attributes.values()))
+    return api.one_shot(padding.OPENVINO, data, filter, None, attributes, tuple(attributes.values()))
 
 
 def _attributes(
@@ -157,7 +158,7 @@ def _attributes(
     )  # fmt: skip
 
 
-class ConvolutionBackpropData(_operator.ConvTranspose[DType]):
+class ConvolutionBackpropData(operator.ConvTranspose[DType]):
     """OpenVINO's ConvolutionBackpropData-1 with a fixed filter, which is packed once, for data of any batch and spatial size.
 
     Pads follow from auto_pad and output_shape at each call, by OpenVINO's rules. The filter is copied. An operator is
@@ -201,7 +202,7 @@ class ConvolutionBackpropData(_operator.ConvTranspose[DType]):
         keywords = _attributes(
             self._FILTER_FORMAT, strides, pads_begin, pads_end, dilations, auto_pad, output_padding, precision
         )  # fmt: skip
-        attributes, view, _ = _api.parse(filter, None, _padding.OPENVINO, **keywords)
+        attributes, view, _ = api.parse(filter, None, padding.OPENVINO, **keywords)
         self._set(attributes, view.copy(order="K"), None)
 
     @overload
@@ -241,7 +242,7 @@ class ConvolutionBackpropData(_operator.ConvTranspose[DType]):
         if output_shape is None:
             return super().__call__(data, out, add=add)
         attributes = self._with_output_shape(output_shape)
-        return self._compute(self._operator, attributes, _check.array("data", data), out, add)[0]
+        return self._compute(self._operator, attributes, check.array("data", data), out, add)[0]
 
     def output_shape(
         self, shape: Iterable[SupportsIndex], output_shape: Integers | None = None
@@ -249,14 +250,14 @@ class ConvolutionBackpropData(_operator.ConvTranspose[DType]):
         """Return the output shape for a data shape, as `convt.ConvTranspose.output_shape`, and an optional output_shape."""
         return super().output_shape(shape) if output_shape is None else self._shaped(output_shape).output_shape(shape)
 
-    def plan(self, shape: Iterable[SupportsIndex], output_shape: Integers | None = None) -> _plan.Plan:
+    def plan(self, shape: Iterable[SupportsIndex], output_shape: Integers | None = None) -> plans.Plan:
         """Return the plan for a data shape, as `convt.ConvTranspose.plan`, and an optional output_shape."""
         return super().plan(shape) if output_shape is None else self._shaped(output_shape).plan(shape)
 
     def _with_output_shape(self, output_shape: Any) -> Any:
         """Return the attributes with spatial output sizes."""
         rank = self._attributes.rank
-        sizes = _check.integers("output_shape", output_shape, rank, 0, scalar=rank == 1)
+        sizes = check.integers("output_shape", output_shape, rank, 0, scalar=rank == 1)
         return self._attributes._replace(output_shape=sizes)
 
     def _shaped(self, output_shape: Integers) -> ConvolutionBackpropData[DType]:

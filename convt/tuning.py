@@ -30,13 +30,15 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import _config, _core, _environment, _files, _words
+from . import _core
+from ._base import environment, files, words
+from ._run import config
 from .algorithms import ALGORITHMS, BACKENDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ._problem import Problem
+    from ._base.problem import Problem
 
 __all__ = ["Loaded", "clear", "load", "save"]
 
@@ -73,12 +75,13 @@ def cpu() -> str:
 
 @functools.cache
 def kernels() -> str:
-    """Return the identity of the kernels in tuning files: a hash of the compiled code and the algorithms' Python code."""
+    """Return the identity of the kernels in tuning files: a hash of the compiled code and the Python code that decides."""
     import hashlib
 
     found = hashlib.sha256(_core.identity().encode())
-    for source in sorted(Path(__file__).with_name("algorithms").rglob("*.py")):
-        found.update(source.read_bytes())
+    for room in ("_run", "_model", "algorithms"):
+        for source in sorted(Path(__file__).with_name(room).rglob("*.py")):
+            found.update(source.read_bytes())
     return found.hexdigest()[:16]
 
 
@@ -147,14 +150,14 @@ def save(path: str | os.PathLike[str]) -> int:
     """
     import json  # imported here, because it loads slowly and most processes never save
 
-    with _files.locked(path):
+    with files.locked(path):
         found = _results.copy()
-        if _files.is_replaced(path):
+        if files.is_replaced(path):
             with contextlib.suppress(FileNotFoundError, ValueError):
                 found = _parsed(path, "path") | found
         entries = [dict(zip(_KEY, key, strict=True)) | {"milliseconds": times} for key, times in found.items()]
         lines = ",\n".join(json.dumps(entry) for entry in entries)
-        _files.write(path, f'{{"format": {json.dumps(FORMAT)}, "entries": [\n{lines}\n]}}\n')
+        files.write(path, f'{{"format": {json.dumps(FORMAT)}, "entries": [\n{lines}\n]}}\n')
     return len(found)
 
 
@@ -201,8 +204,8 @@ def read(path: str | os.PathLike[str], what: str) -> Loaded:
     _note_change()
     skipped = len(found) - len(usable)
     if skipped:
-        of = _words.count(len(found), "entry", "entries")
-        _config.note("tuning", f"{path}: {skipped} of {of} skipped, because it is for another CPU or other kernels")
+        of = words.count(len(found), "entry", "entries")
+        config.note("tuning", f"{path}: {skipped} of {of} skipped, because it is for another CPU or other kernels")
     return Loaded(len(usable), skipped)
 
 
@@ -261,7 +264,7 @@ def _checked(path: str | os.PathLike[str], line: int, entry: Any, what: str) -> 
     return tuple(entry[name] for name in _KEY), times
 
 
-if _path := _environment.read("CONVT_TUNING"):
+if _path := environment.read("CONVT_TUNING"):
     try:
         read(_path, "CONVT_TUNING")
     except (OSError, ValueError) as error:  # convt works without the file, so a missing or damaged one is only a warning

@@ -21,8 +21,9 @@ import pytest
 from hypothesis import strategies as st
 
 import convt
-from convt import _core, _plan
-from convt.algorithms import machine
+from convt import _core
+from convt._model import machine
+from convt._plan import plans
 
 # name -> NumPy dtype, tolerance in units of the output's scale
 DTYPES = {
@@ -34,7 +35,7 @@ DTYPES = {
 DATA_FORMATS = ("NXC", "NCX")
 FILTER_FORMATS = ("XIO", "OIX", "IOX", "XOI", "GIOX")
 BACKENDS = ("native", "reference")
-ALGORITHMS = [name for name, each in _plan.ALGORITHMS.items() if each.precision == "highest"]  # as exact as the sum of products
+ALGORITHMS = [name for name, each in plans.ALGORITHMS.items() if each.precision == "highest"]  # as exact as the sum of products
 NCX_ONLY = ("rows", "turned", "matrix_turned")  # algorithms for NCX only
 # Activations that are exact on the small integers of most cases, and those that are not.
 EXACT_ACTIVATIONS = (None, "relu", ("leaky_relu", 0.25), ("clip", -3, 5.5))

@@ -11,8 +11,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import convt
-from convt import _config, _core, _measure, _plan, tuning
-from convt.algorithms import machine
+from convt import _core, tuning
+from convt._model import machine
+from convt._plan import measure as _measure
+from convt._plan import plans
+from convt._run import config as _config
 
 settings.register_profile("convt", derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 settings.register_profile("more", deadline=None, max_examples=5000, suppress_health_check=list(HealthCheck))
@@ -89,4 +92,4 @@ def direct_wins(monkeypatch):
         return {name: 1e-3 * (2 - (name == "direct")) for name in runs}
 
     monkeypatch.setattr(_measure, "measure", measure)
-    monkeypatch.setattr(_plan, "NEAR", math.inf)
+    monkeypatch.setattr(plans, "NEAR", math.inf)

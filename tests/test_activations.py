@@ -12,7 +12,9 @@ import pytest
 from cases import DATA_FORMATS, DTYPES, Case, activate, operator, run
 
 import convt
-from convt import _activation, _measure, tuning
+from convt import tuning
+from convt._base import activation as _activation
+from convt._plan import measure as _measure
 from convt.algorithms import onednn
 
 # Every activation with parameters at the ends of their ranges, of both signs, and those of usual networks.

@@ -669,7 +669,7 @@ def test_errors_of_layers_are_a_table(tmp_path, capsys):
         (head, _, up, worst), (_, _, halves, _) = rows[:4], rows[4:]
         assert head[1::3] == list(PRECISIONS) and worst[2::3] == up[2::3]
         for limit, algorithm, largest, typical in zip((1e-5, 1e-3, 4e-2), up[1::3], up[2::3], up[3::3], strict=True):
-            assert algorithm in convt._plan.ALGORITHMS and 0 < float(typical) < float(largest) < limit
+            assert algorithm in convt._plan.plans.ALGORITHMS and 0 < float(typical) < float(largest) < limit
         assert all(float(share) > 99 for share in (*halves[2::3], *halves[3::3]))
     for wrong in (["--names", "nothing"], ["--layers", "/nowhere.json"]):
         with pytest.raises(SystemExit):

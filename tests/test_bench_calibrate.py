@@ -8,7 +8,7 @@ import pytest
 
 from bench import calibrate, fit, layers, samples
 from bench.problem import DTYPES, LAYOUTS
-from convt.algorithms.efficiencies import EFFICIENCIES
+from convt._model.efficiencies import EFFICIENCIES
 
 KNOWN = layers.parse(layers.TABLE)
 

@@ -7,9 +7,9 @@ import pytest
 from cases import SAMPLES, operator, pretend
 
 import convt
-from convt import _plan
-from convt.algorithms import constants, costs, machine
-from convt.algorithms.efficiencies import EFFICIENCIES
+from convt._model import constants, costs, machine
+from convt._model.efficiencies import EFFICIENCIES
+from convt._plan import plans
 
 
 def problems():
@@ -48,7 +48,7 @@ def test_cycles_say_where_they_come_from(isa):
     for problem in problems():
         with pretend(isa=isa):
             profile = machine.current().profile
-            for name, algorithm in _plan.ALGORITHMS.items():
+            for name, algorithm in plans.ALGORITHMS.items():
                 plain = algorithm.cost(problem)
                 if math.isinf(plain):
                     continue
@@ -65,5 +65,5 @@ def test_a_plan_shows_where_the_cycles_go():
     plan = op.plan((1, 16, 16, 32))
     cycles = plan.cycles
     assert list(cycles.values()) == sorted(cycles.values(), reverse=True) and next(iter(cycles)) == "direct.tile_cycle"
-    assert sum(cycles.values()) == pytest.approx(_plan.ALGORITHMS["direct"].cost(plan.problem))
+    assert sum(cycles.values()) == pytest.approx(plans.ALGORITHMS["direct"].cost(plan.problem))
     assert convt.ConvTranspose(np.ones((1, 1, 1)), backend="reference").plan((1, 2, 1)).cycles == {}

@@ -18,7 +18,8 @@ da = pytest.importorskip("dask.array", reason="dask is not installed")
 
 import convt  # noqa: E402
 import convt.dask  # noqa: E402
-from convt.algorithms import machine, order  # noqa: E402
+from convt._model import machine  # noqa: E402
+from convt.algorithms import order  # noqa: E402
 from convt.algorithms.planes import blocks  # noqa: E402
 
 ROOT = Path(__file__).parents[1]

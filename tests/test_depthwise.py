@@ -11,8 +11,9 @@ from cases import DTYPES, ISAS, NO_CACHES, Case, Out, operator, pretend, run, us
 
 import convt
 from convt import _core
-from convt._problem import Problem
-from convt.algorithms import depthwise, machine, rows
+from convt._base.problem import Problem
+from convt._model import machine
+from convt.algorithms import depthwise, rows
 
 each_isa = pytest.mark.parametrize("isa", ISAS)
 

@@ -10,10 +10,11 @@ import pytest
 from cases import DTYPES, each_dtype, each_isa, matrix_unit, pretend, using_isa
 
 import convt
-from convt import _config
-from convt._memory import kept_bytes
-from convt._problem import Problem
-from convt.algorithms import clear_schedules, common, machine
+from convt._base.problem import Problem
+from convt._model import machine
+from convt._run import config
+from convt._run.memory import kept_bytes
+from convt.algorithms import clear_schedules, common
 from convt.algorithms.direct import cost, schedule
 
 VIEWS = {
@@ -82,7 +83,7 @@ def test_one_tap_in_several_chunks(ci, isa):
         wanted = convt.conv_transpose(data, filter, strides=2, backend="reference")
         with using_isa(isa):
             op = convt.ConvTranspose(filter, strides=2, algorithm="direct")
-            before = _config.get_num_threads()
+            before = config.get_num_threads()
             try:
                 for threads in (1, 2, 3):
                     convt.set_num_threads(threads)
@@ -227,7 +228,7 @@ def test_rows_that_a_tap_does_not_reach(name, dtype, isa):
 
 
 def assert_on_any_threads(op, data, wanted):
-    before = _config.get_num_threads()
+    before = config.get_num_threads()
     try:
         for threads in (1, 2):
             convt.set_num_threads(threads)
@@ -336,7 +337,7 @@ def test_windows_are_summed_alike_on_any_threads(name):
     rng = np.random.default_rng(4)
     data, filter = (rng.standard_normal(a.shape, dtype=np.float32) for a in (data, filter))
     op = convt.ConvTranspose(filter, algorithm="direct", **keywords)
-    before, results = _config.get_num_threads(), []
+    before, results = config.get_num_threads(), []
     try:
         for threads in (1, 2, 3):
             convt.set_num_threads(threads)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from cases import child
 
-from convt import _environment
+from convt._base import environment
 
 ROOT = Path(__file__).parents[1]
-ALL = _environment.PACKAGE | _environment.BUILD | _environment.BENCHMARK
+ALL = environment.PACKAGE | environment.BUILD | environment.BENCHMARK
 WORDS = ("auto", "native")
 # What is read -> (values and what they stand for, values without a meaning)
 VALUES = {
@@ -32,19 +32,19 @@ def test_values_without_a_meaning_are_refused(name, monkeypatch):
     right, wrong = VALUES[wanted]
     for text, value in right:
         monkeypatch.setenv(name, text)
-        assert _environment.read(name, WORDS) == value
+        assert environment.read(name, WORDS) == value
     for text in wrong:
         monkeypatch.setenv(name, text)
         with pytest.raises(ValueError) as refused:
-            _environment.read(name, WORDS)
+            environment.read(name, WORDS)
         assert str(refused.value) == f"{name}: got {text!r}, wanted {wanted}"
     monkeypatch.setenv(name, "")
-    assert _environment.read(name, WORDS) is None
+    assert environment.read(name, WORDS) is None
     monkeypatch.delenv(name)
-    assert _environment.read(name, WORDS) is None
+    assert environment.read(name, WORDS) is None
 
 
-@pytest.mark.parametrize("name", [name for name, (_, wanted) in _environment.PACKAGE.items() if wanted])
+@pytest.mark.parametrize("name", [name for name, (_, wanted) in environment.PACKAGE.items() if wanted])
 def test_the_package_refuses_them(name):
     code, _, errors = child("import convt; convt.get_num_threads()", **{name: "nothing"})
     assert code == 1 and re.search(rf"ValueError: {name}: got 'nothing', wanted .+\n$", errors), errors
@@ -69,9 +69,9 @@ def test_the_build_refuses_them(name, monkeypatch):
 @pytest.mark.skipif(not (ROOT / "docs").exists(), reason="needs a checkout")
 def test_the_pages_list_the_variables_of_the_table():
     page = lambda name: (ROOT / name).read_text(encoding="utf-8")  # noqa: E731
-    assert re.findall(r"^\| `(CONVT_\w+)` \|", page("docs/api/convt.md"), re.MULTILINE) == list(_environment.PACKAGE)
-    assert re.findall(r"^\| `(CONVT_\w+)` \|", page("CONTRIBUTING.md"), re.MULTILINE) == list(_environment.BUILD)
-    assert all(name in page("docs/benchmark.md") for name in _environment.BENCHMARK)
+    assert re.findall(r"^\| `(CONVT_\w+)` \|", page("docs/api/convt.md"), re.MULTILINE) == list(environment.PACKAGE)
+    assert re.findall(r"^\| `(CONVT_\w+)` \|", page("CONTRIBUTING.md"), re.MULTILINE) == list(environment.BUILD)
+    assert all(name in page("docs/benchmark.md") for name in environment.BENCHMARK)
 
 
 @pytest.mark.skipif(not (ROOT / "setup.py").exists(), reason="needs a checkout")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from cases import child
 
-from convt import _files
+from convt._base import files
 
 ROOT = Path(__file__).parents[1]
 POSIX = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs POSIX")
@@ -30,8 +30,8 @@ def public():
 
 
 def as_nobody(script, *arguments):
-    """Run a script that has ``_files``, in a process without the rights of root, which may write to any file."""
-    start = "import fcntl, os, sys; from convt import _files\nif os.geteuid() == 0: os.setgid(65534), os.setuid(65534)\n"
+    """Run a script that has ``files``, in a process without the rights of root, which may write to any file."""
+    start = "import fcntl, os, sys; from convt._base import files\nif os.geteuid() == 0: os.setgid(65534), os.setuid(65534)\n"
     return child(start + script, *arguments)
 
 
@@ -42,12 +42,12 @@ def left(folder):
 def test_a_new_file_has_the_permissions_of_the_umask_which_does_not_change(tmp_path):
     script = """
 import os, sys
-from convt import _files
+from convt._base import files
 os.umask(0o027)
 def changed(*_):
     raise AssertionError("the umask is that of the whole process")
 os.umask = changed
-_files.write(sys.argv[1], "text")
+files.write(sys.argv[1], "text")
 print(oct(os.stat(sys.argv[1]).st_mode))
 """
     assert child(script, tmp_path / "new") == (0, "0o100640\n", "")
@@ -60,7 +60,7 @@ def test_an_existing_file_keeps_its_permissions(tmp_path, content):
     path.write_text("old")
     path.chmod(0o640)
     before = path.stat()
-    _files.write(path, content)
+    files.write(path, content)
     assert path.read_bytes() == (content.encode() if isinstance(content, str) else content)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640 and path.stat().st_ino != before.st_ino
     assert left(tmp_path) == ["old"]
@@ -71,7 +71,7 @@ def test_an_existing_file_keeps_its_owner(tmp_path):
     path = tmp_path / "old"
     path.write_text("old")
     os.chown(path, 1234, 5678)
-    _files.write(path, "new")
+    files.write(path, "new")
     assert (path.stat().st_uid, path.stat().st_gid, path.read_text()) == (1234, 5678, "new")
 
 
@@ -84,9 +84,9 @@ def test_a_link_stays_and_its_file_is_written(tmp_path, exists):
         file.write_text("old")
     link.symlink_to("there/file")
     again.symlink_to(link)
-    _files.check(again)
+    files.check(again)
     assert file.exists() == exists
-    _files.write(again, "new")
+    files.write(again, "new")
     assert again.is_symlink() and link.is_symlink() and not file.is_symlink() and file.read_text() == "new"
     assert left(tmp_path) == ["again", "link", "there"] and left(tmp_path / "there") == ["file"]
 
@@ -94,7 +94,7 @@ def test_a_link_stays_and_its_file_is_written(tmp_path, exists):
 @POSIX
 def test_a_link_to_itself_is_an_error(tmp_path):
     (tmp_path / "loop").symlink_to("loop")
-    for attempt in (_files.check, lambda path: _files.write(path, "new")):
+    for attempt in (files.check, lambda path: files.write(path, "new")):
         with pytest.raises(OSError, match=r"loop'$"):
             attempt(tmp_path / "loop")
     assert left(tmp_path) == ["loop"]
@@ -104,12 +104,12 @@ def test_a_link_to_itself_is_an_error(tmp_path):
 def test_a_pipe_gets_the_text(tmp_path):
     pipe, found = tmp_path / "pipe", []
     os.mkfifo(pipe)
-    _files.check(pipe)  # does not wait for a reader
+    files.check(pipe)  # does not wait for a reader
     reader = threading.Thread(target=lambda: found.append(pipe.read_text()))
     reader.start()
-    _files.write(pipe, "text")
+    files.write(pipe, "text")
     reader.join(30)
-    assert found == ["text"] and stat.S_ISFIFO(pipe.stat().st_mode) and not _files.is_replaced(pipe)
+    assert found == ["text"] and stat.S_ISFIFO(pipe.stat().st_mode) and not files.is_replaced(pipe)
     assert left(tmp_path) == ["pipe"]
 
 
@@ -118,18 +118,18 @@ def test_a_device_stays_one(tmp_path):
     device = tmp_path / "null"
     try:
         os.mknod(device, 0o666 | stat.S_IFCHR, os.stat("/dev/null").st_rdev)
-        _files.write(device, "text")
+        files.write(device, "text")
     except OSError as error:
         pytest.skip(f"cannot make a device: {error}")
-    _files.check(device)
-    assert stat.S_ISCHR(device.stat().st_mode) and left(tmp_path) == ["null"] and not _files.is_replaced(device)
+    files.check(device)
+    assert stat.S_ISCHR(device.stat().st_mode) and left(tmp_path) == ["null"] and not files.is_replaced(device)
 
 
 def test_a_terminal_gets_the_text():
     pty = pytest.importorskip("pty")
     ours, theirs = pty.openpty()
     try:
-        _files.write(os.ttyname(theirs), "text")
+        files.write(os.ttyname(theirs), "text")
         assert os.read(ours, 10) == b"text"
     finally:
         os.close(ours), os.close(theirs)
@@ -137,10 +137,10 @@ def test_a_terminal_gets_the_text():
 
 _TO_STDOUT = """
 import sys
-from convt import _files
+from convt._base import files
 print("before")
-_files.check(sys.argv[1])
-_files.write(sys.argv[1], "text\\n")
+files.check(sys.argv[1])
+files.write(sys.argv[1], "text\\n")
 print("after")
 """
 
@@ -163,7 +163,7 @@ def test_a_write_protected_file_is_refused(public):
     path.write_text("old")
     path.chmod(0o444)
     for call in ("check(sys.argv[1])", "write(sys.argv[1], 'new')"):
-        code, _, errors = as_nobody("_files." + call, path)
+        code, _, errors = as_nobody("files." + call, path)
         assert code == 1 and errors.endswith(f"PermissionError: [Errno 13] Permission denied: '{path}'\n")
     assert path.read_text() == "old" and left(public) == ["file"]
 
@@ -175,11 +175,11 @@ def test_a_file_in_a_folder_that_takes_no_new_files_is_written_in_place(public):
     path.chmod(0o666)
     public.chmod(0o555)
     number = path.stat().st_ino
-    script = "_files.check(sys.argv[1])\nwith _files.locked(sys.argv[1]): _files.write(sys.argv[1], 'new')"
+    script = "files.check(sys.argv[1])\nwith files.locked(sys.argv[1]): files.write(sys.argv[1], 'new')"
     assert as_nobody(script, path) == (0, "", "")
     assert (path.read_text(), path.stat().st_ino) == ("new", number)
     for call in ("check(sys.argv[1])", "write(sys.argv[1], 'new')"):
-        code, _, errors = as_nobody("_files." + call, public / "other")
+        code, _, errors = as_nobody("files." + call, public / "other")
         assert code == 1 and errors.endswith(f"PermissionError: [Errno 13] Permission denied: '{public}/other'\n")
     public.chmod(0o777)
     assert left(public) == ["file"]
@@ -192,7 +192,7 @@ def test_a_file_in_a_folder_that_takes_no_new_files_is_written_in_place(public):
 def test_what_can_not_be_written_is_named(tmp_path, monkeypatch, name, error):
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("old")
-    for attempt in (_files.check, lambda path: _files.write(path, "new")):
+    for attempt in (files.check, lambda path: files.write(path, "new")):
         with pytest.raises(error) as refused:
             attempt(name)
         assert refused.value.filename == name
@@ -202,8 +202,8 @@ def test_what_can_not_be_written_is_named(tmp_path, monkeypatch, name, error):
 def test_a_name_may_be_as_long_as_the_file_system_permits(tmp_path):
     path = tmp_path / ("n" * 255)
     for text in ("one", "two"):
-        with _files.locked(path):
-            _files.write(path, text)
+        with files.locked(path):
+            files.write(path, text)
     assert path.read_text() == "two" and left(tmp_path) == [path.name]
 
 
@@ -216,7 +216,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch, at):
     path.write_text("old")
     monkeypatch.setattr(os, at, fails)
     with pytest.raises(OSError, match="No space left on device: .*file'$"):
-        _files.write(path, "new")
+        files.write(path, "new")
     assert path.read_text() == "old" and left(tmp_path) == ["file"]
 
 
@@ -227,10 +227,10 @@ def test_a_lock_is_waited_for(tmp_path):
     path, order = tmp_path / "file", []
 
     def second():
-        with _files.locked(path):
+        with files.locked(path):
             order.append("second")
 
-    with _files.locked(path):
+    with files.locked(path):
         assert left(tmp_path) == ["file.lock"]
         waiting = threading.Thread(target=second)
         waiting.start()
@@ -242,10 +242,10 @@ def test_a_lock_is_waited_for(tmp_path):
 
 @pytest.mark.parametrize("dangling", [False, True])
 def test_a_lock_that_a_killed_process_left_is_removed(tmp_path, monkeypatch, dangling):
-    monkeypatch.setattr(_files, "STALE", 0.1)
+    monkeypatch.setattr(files, "STALE", 0.1)
     (tmp_path / "file.lock").symlink_to("nowhere") if dangling else (tmp_path / "file.lock").touch()
     begin = time.monotonic()
-    with _files.locked(tmp_path / "file"):
+    with files.locked(tmp_path / "file"):
         assert time.monotonic() - begin > 0.1
     assert left(tmp_path) == []
 
@@ -253,7 +253,7 @@ def test_a_lock_that_a_killed_process_left_is_removed(tmp_path, monkeypatch, dan
 @POSIX
 def test_two_names_of_a_file_have_one_lock(tmp_path):
     (tmp_path / "link").symlink_to("file")
-    with _files.locked(tmp_path / "link"):
+    with files.locked(tmp_path / "link"):
         assert (tmp_path / "file.lock").exists()
 
 
@@ -270,16 +270,16 @@ def refuses(type, text, why, what):
 def test_arguments_are_refused_before_anything_else(tmp_path):
     file = tmp_path / "file"
     file.write_text("old")
-    assert _files.argument(str(file)) == str(file) and _files.argument(f"{file}2") == f"{file}2"
-    refuses(_files.argument, f"{tmp_path}/no/file", "No such file or directory", "file")
-    refuses(_files.argument, str(tmp_path), "Is a directory", "file")
-    refuses(_files.argument, "a\0b", "embedded null byte", "file")
+    assert files.argument(str(file)) == str(file) and files.argument(f"{file}2") == f"{file}2"
+    refuses(files.argument, f"{tmp_path}/no/file", "No such file or directory", "file")
+    refuses(files.argument, str(tmp_path), "Is a directory", "file")
+    refuses(files.argument, "a\0b", "embedded null byte", "file")
     for folder in (tmp_path, tmp_path / "a", tmp_path / "a/b/c"):
-        assert _files.folder_argument(str(folder)) == str(folder)
-    refuses(_files.folder_argument, str(file), "Not a directory", "folder")
-    refuses(_files.folder_argument, f"{file}/below", "Not a directory", "folder")
+        assert files.folder_argument(str(folder)) == str(folder)
+    refuses(files.folder_argument, str(file), "Not a directory", "folder")
+    refuses(files.folder_argument, f"{file}/below", "Not a directory", "folder")
     (tmp_path / "index.html").mkdir()
-    refuses(_files.folder_argument, str(tmp_path), "Is a directory", "folder")
+    refuses(files.folder_argument, str(tmp_path), "Is a directory", "folder")
     assert left(tmp_path) == ["file", "index.html"]
 
 
@@ -295,4 +295,4 @@ def test_one_function_writes_the_files_of_the_package_and_the_benchmark():
             ):
                 writers.add(path.relative_to(ROOT).as_posix())
     logs, temporary = {"bench/calibrate.py"}, {"bench/published.py", "bench/peers/mnn.py"}
-    assert writers == {"convt/_files.py"} | logs | temporary
+    assert writers == {"convt/_base/files.py"} | logs | temporary

@@ -102,14 +102,15 @@ _CALLS = """
 import ctypes, itertools, sys, traceback
 from dataclasses import replace
 import numpy as np, convt
-from convt import _memory, _plan
+from convt._run import memory
+from convt._plan import plans
 from cases import SAMPLES, operator, run
 
 library = ctypes.PyDLL(None)
 
 def held():
     convt.clear_caches()
-    assert _memory.kept_bytes() == 0
+    assert memory.kept_bytes() == 0
     return library.held()
 
 def attempts(case, call, given):
@@ -157,7 +158,7 @@ case = replace(SAMPLES[sys.argv[1]], dtype=sys.argv[2], data_format=sys.argv[3],
 data, filter, bias = case.arrays()
 case.check(run(case, data, filter, bias), data, filter, bias)
 found = []
-for algorithm in ("auto", *_plan.ALGORITHMS):
+for algorithm in ("auto", *plans.ALGORITHMS):
     for name, (least, call) in CALLS.items():
         for given in (True, False):
             here = lambda *arguments: call(*arguments, algorithm=algorithm)

@@ -10,7 +10,9 @@ import pytest
 from cases import child, kept_forms
 
 import convt
-from convt import _api, _keep, _plan, _repeat
+from convt._call import api
+from convt._plan import keep, repeat
+from convt._plan import plans as _plan
 from convt.algorithms import onednn, stages
 
 f32 = np.float32
@@ -44,7 +46,7 @@ def test_a_thousand_lengths_in_turns_are_planned_once_each(planned):
             assert op(line(n)).shape == (1, 2 * n + 2, 8)
     assert len(planned) == 1000
     plans = op._operator.plans
-    assert 1000 << 10 < plans.bytes <= _keep.OPERATOR_PLANS and len(plans) == 2000  # two keys: problem and layout
+    assert 1000 << 10 < plans.bytes <= keep.OPERATOR_PLANS and len(plans) == 2000  # two keys: problem and layout
 
 
 def test_a_thousand_lengths_of_one_shot_calls_stay_within_their_bound(planned):
@@ -52,14 +54,14 @@ def test_a_thousand_lengths_of_one_shot_calls_stay_within_their_bound(planned):
     filter, keywords = np.ones((4, 8, 1), f32), dict(strides=2, groups=8, backend="native", algorithm="depthwise")
     for n in range(1, 1001):
         convt.conv_transpose(line(n), filter, **keywords)
-    assert len(_api._ONE_SHOT_CALLS) == 1000 and _api._ONE_SHOT_CALLS.bytes <= _keep.ONE_SHOT_PLANS
+    assert len(api._ONE_SHOT_CALLS) == 1000 and api._ONE_SHOT_CALLS.bytes <= keep.ONE_SHOT_PLANS
     before = len(planned)
     convt.conv_transpose(line(1), filter, **keywords)
     assert len(planned) == before
 
 
 def test_the_plan_that_was_not_used_for_longest_goes_first(planned, monkeypatch):
-    monkeypatch.setattr(_keep, "OPERATOR_PLANS", 100_000)
+    monkeypatch.setattr(keep, "OPERATOR_PLANS", 100_000)
     op = convt.ConvTranspose(np.ones((4, 8, 8), f32), strides=2, backend="native", algorithm="direct")
     for n in range(1, 200):
         op(line(1))
@@ -71,7 +73,7 @@ def test_the_plan_that_was_not_used_for_longest_goes_first(planned, monkeypatch)
 
 
 def test_plans_that_are_too_large_are_kept_alone(planned, monkeypatch):
-    monkeypatch.setattr(_keep, "OPERATOR_PLANS", 1)
+    monkeypatch.setattr(keep, "OPERATOR_PLANS", 1)
     op = convt.ConvTranspose(np.ones((4, 8, 8), f32), strides=2)
     for _ in range(3):
         op(line(5))
@@ -82,25 +84,25 @@ def test_plans_that_are_too_large_are_kept_alone(planned, monkeypatch):
 
 def test_all_operators_together_have_a_bound(monkeypatch):
     convt.clear_caches()
-    monkeypatch.setattr(_keep, "ALL_PLANS", 400_000)
+    monkeypatch.setattr(keep, "ALL_PLANS", 400_000)
     operators = [convt.ConvTranspose(np.ones((4, 8, 8), f32), strides=2, algorithm="direct") for _ in range(10)]
     for n, op in itertools.product(range(1, 31), operators):
         op(line(n))
-        assert sum(each._operator.plans.bytes for each in operators) + _api._ONE_SHOT_CALLS.bytes <= 400_000
+        assert sum(each._operator.plans.bytes for each in operators) + api._ONE_SHOT_CALLS.bytes <= 400_000
     assert all(len(each._operator.plans) for each in operators)
 
 
 def test_what_is_kept_by_two_keys_is_counted_once():
-    cache = _keep.Recent(10_000)
-    kept, other = _repeat.Kept(3000), _repeat.Kept(1000)
+    cache = keep.Recent(10_000)
+    kept, other = repeat.Kept(3000), repeat.Kept(1000)
     for key in ("a", "b", "b"):
         cache.keep(key, kept)
-    assert cache.bytes == 3000 + 2 * _keep._KEY and len(cache) == 2
+    assert cache.bytes == 3000 + 2 * keep._KEY and len(cache) == 2
     cache.keep("b", other)
-    assert cache.bytes == 4000 + 2 * _keep._KEY and cache.get("a") is kept and cache.get("b") is other
+    assert cache.bytes == 4000 + 2 * keep._KEY and cache.get("a") is kept and cache.get("b") is other
     cache.keep("a", other)
-    assert cache.bytes == 1000 + 2 * _keep._KEY and not kept.keys and sorted(other.keys) == ["a", "b"]
-    cache.keep("c", _repeat.Kept(9000))
+    assert cache.bytes == 1000 + 2 * keep._KEY and not kept.keys and sorted(other.keys) == ["a", "b"]
+    cache.keep("c", repeat.Kept(9000))
     assert list(cache.entries) == ["c"]
     cache.clear()
     assert cache.bytes == 0 and cache.get("c") is None
@@ -128,7 +130,7 @@ def test_packed_weights_of_all_forms_together_have_a_bound(channels, times, defa
 
 def test_the_form_that_was_not_used_for_longest_is_dropped(default_limit):
     w, data = np.ones((2, 2, 8, 8), f32), np.ones((1, 3, 3, 8), f32)
-    weights = _keep.PackedWeights(w.nbytes)
+    weights = keep.PackedWeights(w.nbytes)
     direct, scatter, rows = (
         convt.ConvTranspose._borrowing(w, None, weights=weights, strides=2, backend="native", algorithm=name, data_format="NCX")
         for name in ("direct", "scatter", "rows")
@@ -208,7 +210,7 @@ def test_calls_that_are_repeated_pack_again_what_was_dropped():
 def test_one_shot_calls_keep_no_weights():
     convt.clear_caches()
     convt.conv_transpose(np.ones((1, 5, 5, 8), f32), np.ones((2, 2, 8, 8), f32), strides=2)
-    (shot,) = _api._ONE_SHOT_CALLS.entries.values()
+    (shot,) = api._ONE_SHOT_CALLS.entries.values()
     assert shot.bytes > 0 and shot.bound.form.nbytes == 0
 
 
@@ -353,7 +355,7 @@ def test_small_filters_keep_the_forms_of_several_shapes():
     for shape in shapes * 2:
         op(np.ones(shape, np.float32))
     assert [id(form.weights()) for form in kept_forms(op)] == kept and len(kept) > 1
-    assert op.plan(shapes[0]).packed_limit == _keep.LEAST_PACKED
+    assert op.plan(shapes[0]).packed_limit == keep.LEAST_PACKED
 
 
 def operator_of_small_filter():

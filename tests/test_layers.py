@@ -11,7 +11,8 @@ import convt
 import convt.onnx
 from bench import layers as bench_layers
 from convt import __main__ as cli
-from convt import _layer_format, _layers
+from convt._base import layer_format
+from convt._cli import layers as _layers
 
 ROW = {"Cin": 4, "Cout": 2, "in": [8, 6], "k": 3}
 
@@ -130,7 +131,7 @@ def test_a_file_that_is_none_is_refused_in_one_line(content, says, tmp_path, cap
 def test_an_argument_that_is_neither_file_nor_json_is_named(tmp_path, capsys):
     for argument in ("nothing", "", "nowhere.onnx", str(tmp_path / "no.json")):
         (line,) = refusals(["plan", argument], capsys)
-        assert f"layer: got {_layer_format.shown(argument)}, neither a file nor JSON; wanted JSON, a file of JSON, or" in line
+        assert f"layer: got {layer_format.shown(argument)}, neither a file nor JSON; wanted JSON, a file of JSON, or" in line
     (line,) = refusals(["plan", str(tmp_path)], capsys)
     assert line == (
         f"python -m convt: layer: got {str(tmp_path)!r}, which can't be read (Is a directory); "

@@ -9,8 +9,8 @@ import pytest
 from cases import ISA_ROWS, child, pretend, using_isa
 
 from convt import __main__ as cli
-from convt import _calibrate, _core
-from convt.algorithms import constants, machine
+from convt import _core
+from convt._model import calibrate, constants, machine
 
 
 def test_every_file_says_where_its_constants_come_from():
@@ -78,7 +78,7 @@ def test_texts_that_describe_cpus(text, cpu, monkeypatch):
 def brief(monkeypatch, steady=math.inf):
     """Make a measurement take no time, and ignore disturbances unless ``steady`` is finite."""
     for name, value in (("WHOLE", 0), ("LEAST", 2), ("TURN", 1e-3), ("MEMORY", 1 << 22), ("STEADY", steady)):
-        monkeypatch.setattr(_calibrate, name, value)
+        monkeypatch.setattr(calibrate, name, value)
 
 
 def test_a_disturbed_measurement_is_said_and_not_written(monkeypatch, tmp_path, capsys):
@@ -94,9 +94,9 @@ def test_a_disturbed_measurement_is_said_and_not_written(monkeypatch, tmp_path, 
 def test_a_machine_is_measured(isa, monkeypatch, tmp_path):
     brief(monkeypatch)
     with using_isa(isa):
-        found = _calibrate.described(2)
+        found = calibrate.described(2)
     path = tmp_path / "mine.json"
-    _calibrate.write(path, found)
+    calibrate.write(path, found)
     read = constants.read(path)
     assert read.constants == constants.Constants(**found["constants"]) and json.loads(path.read_text()) == found
     assert all(0 < value < math.inf or name in constants.OPTIONAL for name, value in found["constants"].items())

@@ -11,10 +11,13 @@ from cases import ALGORITHMS, child
 
 import convt
 from convt import __main__ as cli
-from convt import _limits, _measure, _words, tuning
-from convt._problem import PRECISIONS, Problem
+from convt import tuning
+from convt._base import words
+from convt._base.problem import PRECISIONS, Problem
+from convt._model import costs, limits
+from convt._plan import measure as _measure
 from convt.algorithms import ALGORITHMS as ALL
-from convt.algorithms import BASIC, costs
+from convt.algorithms import BASIC
 
 LAYER = '{"Cin": 64, "Cout": 32, "in": [16, 12], "k": 4, "s": 2, "pb": 1, "pe": 1}'
 
@@ -156,7 +159,7 @@ def test_operations_of_the_limit_are_those_that_meet_in_the_output():
     for n, k, s, d, begin, out in itertools.product((1, 4), (1, 2, 5), (1, 3), (1, 2), (-2, 0, 3), (0, 1, 7)):
         meetings = sum(0 <= i * s + t * d - begin < out for i in range(n) for t in range(k))
         problem = Problem("float32", 2, 3, 4, 5, (n, 2), (k, 1), (s, 1), (d, 1), (begin, 0), (out, 2))
-        assert _limits.operations(problem) == 2 * 2 * 3 * 4 * 5 * meetings * 2
+        assert limits.operations(problem) == 2 * 2 * 3 * 4 * 5 * meetings * 2
 
 
 def test_plans_of_a_file(tmp_path, capsys):
@@ -194,8 +197,8 @@ def test_one_is_not_several():
         plan = _op(backend="native").plan((1, 4, 4, 64))
         assert f": {plan.tasks} task{'s' * (plan.tasks != 1)} on 1 thread, " in plan.explain()
     for number, text in ((0, "0 entries"), (1, "1 entry"), (2, "2 entries")):
-        assert _words.count(number, "entry", "entries") == text
-    assert [_words.count(number, "layer") for number in (0, 1, 2)] == ["0 layers", "1 layer", "2 layers"]
+        assert words.count(number, "entry", "entries") == text
+    assert [words.count(number, "layer") for number in (0, 1, 2)] == ["0 layers", "1 layer", "2 layers"]
 
 
 def test_what_could_not_be_decided_is_said_and_not_kept(tmp_path, capsys, monkeypatch):

@@ -13,7 +13,9 @@ import pytest
 
 import convt
 from convt import __main__ as cli
-from convt import _config, _files, _measure
+from convt._base import files
+from convt._plan import measure as _measure
+from convt._run import config
 
 LAYER = {"Cin": 8, "Cout": 4, "in": [6, 5], "k": 4, "s": 2, "pb": 1, "pe": 1}
 TEXT = json.dumps(LAYER)
@@ -48,7 +50,7 @@ def test_sizes_that_no_memory_holds_are_named(command, change, says, capsys, tmp
     out = ["--out", str(tmp_path / "tuning.json")] if command == ["tune"] else []
     code, _, (line,) = ends([*command, json.dumps(LAYER | change | {"name": "up"}), *out], capsys)
     assert code == 1 and line.startswith(f"python -m convt: layer 'up': {says}"), line
-    assert line.endswith(f" bytes, wanted at most {_config._memory()[1]}")
+    assert line.endswith(f" bytes, wanted at most {config._memory()[1]}")
 
 
 def test_data_that_no_memory_holds_is_named_when_it_is_needed(capsys):
@@ -139,7 +141,7 @@ def test_other_mistakes_end_with_code_1(tmp_path, capsys, monkeypatch):
     code, _, (line,) = ends(["tune", TEXT, "--out", str(path)], capsys)
     assert code == 1 and line.startswith(f"python -m convt: --out: got '{path}', line 1: not JSON")
     assert path.read_text() == "no JSON"
-    monkeypatch.setattr(_config, "_threads", None)
+    monkeypatch.setattr(config, "_threads", None)
     monkeypatch.setenv("CONVT_NUM_THREADS", "many")
     code, _, (line,) = ends(["info"], capsys)
     assert code == 1 and line == "python -m convt: CONVT_NUM_THREADS: got 'many', wanted an integer >= 1"
@@ -170,7 +172,7 @@ def test_ctrl_c_from_outside():
     layer = json.dumps(LAYER | {"Cin": 32, "Cout": 32})
     code = f"""if True:
         import runpy, signal, sys
-        from convt import _measure
+        from convt._plan import measure as _measure
         signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell makes its children in the background ignore
         _measure._disagreement = lambda *_: (print("measuring", flush=True), "not yet")[1]
         _measure._SECONDS = 60
@@ -207,7 +209,7 @@ def test_tune_says_that_nothing_was_kept(json_too, tmp_path, capsys, direct_wins
     def fails(path, _):
         raise OSError(30, "Read-only file system", path)
 
-    monkeypatch.setattr(_files, "write", fails)
+    monkeypatch.setattr(files, "write", fails)
     path = str(tmp_path / "tuning.json")
     code, printed, lines = ends(["tune", TEXT, "--out", path, *json_too], capsys)
     assert code == 1 and lines == [f"python -m convt: {path}: Read-only file system; nothing was kept"]
@@ -262,4 +264,4 @@ def test_random_numbers_are_made_only_where_they_fit(monkeypatch):
     """Check that sizes that do not fit in the machine's memory are refused before memory is requested."""
     monkeypatch.setattr(np.random, "default_rng", None)
     with pytest.raises(MemoryError):
-        cli._layers.Layer("a", (1, 2**40, 5), (2**40, 1, 3), {}).operator()
+        cli.layers.Layer("a", (1, 2**40, 5), (2**40, 1, 3), {}).operator()

@@ -30,7 +30,8 @@ from cases import (
 )
 
 import convt
-from convt.algorithms import machine, onednn
+from convt._model import machine
+from convt.algorithms import onednn
 
 MATRIX_DTYPES = [dtype for dtype in DTYPES if dtype != "float64"]
 each_dtype = pytest.mark.parametrize("dtype", MATRIX_DTYPES)

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from convt import _measure
-from convt._config import get_num_threads
+from convt._plan import measure as _measure
+from convt._run.config import get_num_threads
 
 
 class Machine:
@@ -168,7 +168,7 @@ def test_real_preemptions_are_counted():
     code = f"""if True:
         import os, subprocess, sys, time
         os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
-        from convt import _measure
+        from convt._plan import measure as _measure
         other = subprocess.Popen([sys.executable, "-c", {spin!r}])
         before, end = _measure._preempted(), time.monotonic() + 2
         while time.monotonic() < end: pass

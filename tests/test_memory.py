@@ -9,7 +9,7 @@ import pytest
 from cases import child
 
 import convt
-from convt import _memory
+from convt._run import memory
 
 # A function of AddressSanitizer, which tools/sanitize.py loads: the address of the first poisoned byte of a region, or 0.
 FORBIDDEN = getattr(ctypes.CDLL(None), "__asan_region_is_poisoned", None)
@@ -82,22 +82,22 @@ def test_what_is_kept_is_bounded_and_given_back(op):
     for size in range(64, 192, 6):
         op(np.ones((1, size, size, 8), np.float32))
     gc.collect()
-    assert 0 < _memory.kept_bytes() <= _memory.CACHED_OUTPUT_BYTES + _memory.CACHED_WEIGHT_BYTES + (64 << 20)
+    assert 0 < memory.kept_bytes() <= memory.CACHED_OUTPUT_BYTES + memory.CACHED_WEIGHT_BYTES + (64 << 20)
     plans = op._operator.plans
     assert plans
     convt.clear_caches()
-    assert _memory.kept_bytes() == 0 and not plans and not op._kept and plans.bytes == 0
+    assert memory.kept_bytes() == 0 and not plans and not op._kept and plans.bytes == 0
     np.testing.assert_array_equal(op(np.ones((1, 3, 3, 8), np.float32)), np.full((1, 6, 6, 8), 8, np.float32))
 
 
 def test_clear_caches_forgets_one_shot_calls():
-    from convt import _api
+    from convt._call import api
 
     data, filter = np.ones((1, 5, 8), np.float32), np.ones((3, 8, 4), np.float32)
     want = convt.conv_transpose(data, filter)
-    assert _api._ONE_SHOT_CALLS
+    assert api._ONE_SHOT_CALLS
     convt.clear_caches()
-    assert not _api._ONE_SHOT_CALLS
+    assert not api._ONE_SHOT_CALLS
     np.testing.assert_array_equal(convt.conv_transpose(data, filter), want)
 
 

@@ -36,7 +36,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convt
-from convt import _core, _plan
+from convt import _core
+from convt._plan import plans
 
 HALVES = ("float16", "bfloat16")
 each_half = pytest.mark.parametrize("dtype", HALVES)
@@ -409,7 +410,7 @@ def test_huge_and_tiny_values_keep_their_scale(dtype, isa):
 
 # ---------------------------------------------------------------- less exact precisions, and 16-bit types
 
-LESS = [name for name, each in _plan.ALGORITHMS.items() if each.precision != "highest"]
+LESS = [name for name, each in plans.ALGORITHMS.items() if each.precision != "highest"]
 # (algorithm, precision) pairs with which a caller accepts less exact results
 CHOICES = [("auto", "high"), ("auto", "medium"), *((name, None) for name in LESS)]
 each_choice = pytest.mark.parametrize(

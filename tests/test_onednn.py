@@ -22,7 +22,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import convt
-from convt import _config, _core, _plan
+from convt import _core
+from convt._plan import plans
+from convt._run import config
 from convt.algorithms.onednn import library, primitive
 
 ROOT = Path(__file__).parent.parent
@@ -454,10 +456,10 @@ def test_native_and_reference_never_open_it():
 @needs_onednn
 def test_auto_takes_it_for_bfloat16_on_amx(monkeypatch):
     data, filter = (np.ones(s, ml_dtypes.bfloat16) for s in [(1, 32, 32, 64), (4, 4, 64, 64)])
-    monkeypatch.setattr(_plan, "_native", lambda *_: "matrix_scatter" if matrix_unit("bfloat16") else "scatter")
+    monkeypatch.setattr(plans, "_native", lambda *_: "matrix_scatter" if matrix_unit("bfloat16") else "scatter")
     op = convt.ConvTranspose(filter, strides=2)
     amx = "amx" in library.opened()["isa"]
-    unasked = _core.isa() == _config.preferred_isa()  # if CONVT_ISA names another one, oneDNN would ignore it
+    unasked = _core.isa() == config.preferred_isa()  # if CONVT_ISA names another one, oneDNN would ignore it
     assert op.plan(data.shape).backend == ("onednn" if amx and unasked else "native")
     native = convt.ConvTranspose(filter, strides=2, backend="native")
     for value in (1, np.nan, np.nan):  # NaN and infinity are computed natively
@@ -494,8 +496,8 @@ def test_the_class_that_auto_gives_it(change, taken, monkeypatch):
     """Check the choice as on a CPU with AMX and with the library, whatever this machine has."""
     monkeypatch.setattr(library, "opened", lambda: {"isa": "avx512_core_amx"})
     monkeypatch.setattr(primitive, "can", lambda problem: True)
-    monkeypatch.setattr(_config, "preferred_isa", _core.isa)
-    monkeypatch.setattr(_plan, "_native", lambda *_: "matrix_scatter")
+    monkeypatch.setattr(config, "preferred_isa", _core.isa)
+    monkeypatch.setattr(plans, "_native", lambda *_: "matrix_scatter")
     layer = {**LAYER_OF_THE_CLASS, **change}
     sizes, ci, co, kernel = (layer.pop(name) for name in ("sizes", "ci", "co", "kernel"))
     for dtype in (ml_dtypes.bfloat16, np.float32, np.float16):

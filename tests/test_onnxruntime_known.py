@@ -206,7 +206,7 @@ def test_sessions_come_and_go():
     """Check that the entries of known shapes, which hold plans and weights, are freed with the session."""
     import gc
 
-    from convt import _memory
+    from convt._run import memory
 
     feed = {"X": weights(1, 6, 16, 16)}
     for _ in range(20):
@@ -215,4 +215,4 @@ def test_sessions_come_and_go():
             close(session, other, feed)
         del session, other
     gc.collect()
-    assert _memory.kept_bytes() < 1 << 30
+    assert memory.kept_bytes() < 1 << 30

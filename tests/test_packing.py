@@ -6,7 +6,8 @@ import pytest
 from cases import DTYPES, each_isa, matrix_unit, pretend, using_isa
 
 import convt
-from convt import _api, _plan
+from convt._call import api
+from convt._plan import plans
 
 # groups, in-channels and out-channels of a group, kernel, stride
 FILTERS = {
@@ -91,8 +92,8 @@ def shots(name, dtype, algorithm, filter_format="XIO"):
         first = (rank + 1, rank) if filter_format == "OIX" else (rank, rank + 1)
         filter = np.ascontiguousarray(filter.transpose(*first, *range(rank)))
     keywords = {**keywords, "algorithm": algorithm, "filter_format": filter_format}
-    attributes, view, _ = _api.parse(filter, None, **keywords)
-    operator = _plan.Operator(attributes, view, None, persistent=False)
+    attributes, view, _ = api.parse(filter, None, **keywords)
+    operator = plans.Operator(attributes, view, None, persistent=False)
     return data, filter, keywords, operator.contiguous(attributes.problem(data.shape)).plan
 
 

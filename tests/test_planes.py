@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convt
-from convt.algorithms import direct, machine, planes, turned
+from convt._model import machine
+from convt.algorithms import direct, planes, turned
 from convt.algorithms.planes import blocks
 from convt.algorithms.rows.schedule import bounds, channel_blocks, phase_blocks
 from convt.algorithms.turned.schedule import accepts as turned_accepts

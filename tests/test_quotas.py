@@ -11,7 +11,8 @@ import pytest
 from cases import child
 
 import convt
-from convt import _config, _cores
+from convt._run import config
+from convt._run import cores as _cores
 
 VERSION_2 = "31 23 0:28 / /sys/fs/cgroup rw,relatime shared:5 - cgroup2 cgroup2 rw,nsdelegate"
 VERSION_1 = "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct"
@@ -164,7 +165,7 @@ def test_a_limit_of_memory_counts(tmp_path, files, want):
     groups = ["4:memory:/pod", "0::/"] if version_1 else ["0::/pod"]
     mounts = [VERSION_1.replace("cpu,cpuacct", "memory")] if version_1 else [VERSION_2]
     root = system(tmp_path, groups, mounts, **{folder + name: text for name, text in files.items()})
-    size, text = _config._memory(root)
+    size, text = config._memory(root)
     if want is None:
         assert size == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         assert text == f"the machine's {size} bytes of memory"
@@ -174,9 +175,9 @@ def test_a_limit_of_memory_counts(tmp_path, files, want):
 
 
 def test_an_array_that_exceeds_the_limit_is_refused_until_the_limit_rises(tmp_path, monkeypatch):
-    root, memory = system(tmp_path, ["0::/"], [VERSION_2], **{"memory.max": "1000000"}), _config._memory
-    monkeypatch.setattr(_config, "_memory", lambda: memory(root))
-    monkeypatch.setattr(_config, "_most_bytes", 0)
+    root, memory = system(tmp_path, ["0::/"], [VERSION_2], **{"memory.max": "1000000"}), config._memory
+    monkeypatch.setattr(config, "_memory", lambda: memory(root))
+    monkeypatch.setattr(config, "_most_bytes", 0)
     data, filter = np.ones((1, 500, 2), np.float32), np.ones((3, 2, 500), np.float32)
     calls = convt.ConvTranspose(filter), lambda data: convt.conv_transpose(data, filter)
     for call in calls:

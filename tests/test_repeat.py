@@ -12,7 +12,8 @@ import pytest
 from cases import DTYPES, SAMPLES, child, operator, run
 
 import convt
-from convt import _api, _repeat
+from convt._call import api
+from convt._plan import repeat as _repeat
 
 f32 = np.float32
 DENSE = SAMPLES["dense"]
@@ -140,7 +141,7 @@ print(right, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_memory_of_very_large_weights_is_not_kept():
     script = """
 import numpy as np, convt
-from convt.algorithms import machine
+from convt._model import machine
 pretended = machine.pretend(pack_on_the_fly=1 << 40)  # all weights are packed beforehand
 pretended.__enter__()
 def resident():
@@ -232,12 +233,12 @@ def test_signatures_tell_calls_apart():
 
 
 def test_repeated_calls_are_recognised():
-    _api._ONE_SHOT_CALLS.clear()
+    api._ONE_SHOT_CALLS.clear()
     for _ in range(3):
         for n, name in enumerate(CALLS):
             x, w, keywords = made(name, n)
             convt.conv_transpose(x, w, **keywords)
-    assert len(_api._ONE_SHOT_CALLS) == len(CALLS)
+    assert len(api._ONE_SHOT_CALLS) == len(CALLS)
 
 
 def layouts(x):
@@ -273,7 +274,7 @@ def test_data_of_any_layout_is_recognised(name, data_format, backend, monkeypatc
         for values in (x, other, x):
             results.append((convt.conv_transpose(layouts(values)[kind], w, **keywords), op(layouts(values)[kind])))
             if backend == "native":  # later calls need no new checks or plans
-                monkeypatch.setattr(_api, "execute", None)
+                monkeypatch.setattr(api, "execute", None)
         monkeypatch.undo()
         for n, pair in enumerate(results):
             for result in pair:  # the order of a sum may depend on the memory layout
@@ -288,7 +289,7 @@ def test_tensors_are_recognised(monkeypatch):
     for _ in range(2):
         for data, filter in itertools.product((x, torch.from_numpy(x)), (w, torch.from_numpy(w))):
             np.testing.assert_array_equal(convt.conv_transpose(data, filter, **keywords), wanted)
-        monkeypatch.setattr(_api, "execute", None)
+        monkeypatch.setattr(api, "execute", None)
     with pytest.raises(TypeError, match=r"^data: got Tensor, which can't be shared"):
         convt.conv_transpose(torch.from_numpy(x).requires_grad_(), w, **keywords)
 
@@ -337,7 +338,7 @@ def test_what_no_product_reaches_is_filled_each_time(kernel, keywords, algorithm
             for call in (op, lambda x, out: convt.conv_transpose(x, w, bias, algorithm=algorithm, out=out, **keywords)):  # noqa: B023
                 out[...] = np.nan
                 np.testing.assert_allclose(call(x, out=out), wanted, rtol=1e-5, atol=1e-5)
-            monkeypatch.setattr(_api, "execute", None)
+            monkeypatch.setattr(api, "execute", None)
             if bias is not None:
                 bias += 1  # for one-shot calls; the operator has its own bias
                 out[...] = np.nan

@@ -12,7 +12,9 @@ import pytest
 from cases import ALGORITHMS, DTYPES, Case, operator, run
 
 import convt
-from convt import _measure, _plan, tuning
+from convt import tuning
+from convt._plan import measure as _measure
+from convt._plan import plans
 
 SEEDS = range(40)
 
@@ -175,7 +177,7 @@ def test_torch_modules_that_are_tuned(case, torch, monkeypatch):
         return {name: 2.0 - (name == winner) for name in able}
 
     monkeypatch.setattr(_measure, "measure", measure)
-    monkeypatch.setattr(_plan, "NEAR", math.inf)
+    monkeypatch.setattr(plans, "NEAR", math.inf)
     try:
         for _ in range(3):
             tuning.clear()

@@ -28,9 +28,10 @@ from cases import (
 from fuzz import machines
 
 import convt
-from convt import _plan
-from convt._problem import Problem
-from convt.algorithms import machine, planes, scatter, stages
+from convt._base.problem import Problem
+from convt._model import machine
+from convt._plan import plans
+from convt.algorithms import planes, scatter, stages
 from convt.algorithms.scatter import schedule
 from convt.algorithms.scatter.schedule import ACROSS, COLUMNS, GATHERED
 
@@ -281,7 +282,7 @@ def test_workspace_is_bounded(name):
         for size in (3, 200):
             shape = (1, *(size if ax == len(kernel) - 1 else 3 for ax in range(len(kernel))), ci)
             problem = op._attributes.problem(shape)
-            if np.isinf(_plan.ALGORITHMS[name].cost(problem)):
+            if np.isinf(plans.ALGORITHMS[name].cost(problem)):
                 continue
             plan = op.plan(shape)
             assert plan.workspace_bytes <= plan.threads << 22, (shape, kernel, co)
@@ -385,7 +386,7 @@ def test_activations_of_few_lanes(activation):
 def test_auto_takes_it_where_it_fills_the_unit_and_only_there():
     def best(shape, kernel, co, **keywords):
         op = convt.ConvTranspose(np.zeros((*kernel, shape[-1], co), np.float32), backend="native", **keywords)
-        costs = _plan._candidates(op._attributes.problem(shape), "auto")
+        costs = plans._candidates(op._attributes.problem(shape), "auto")
         return min(costs, key=costs.get)
 
     with using_isa(AMX):
@@ -394,7 +395,7 @@ def test_auto_takes_it_where_it_fills_the_unit_and_only_there():
         assert best((2, 4001, 512), (16,), 1, strides=8) == "scatter"
     with using_isa("avx512"):
         problem = operator(PROBLEMS["deep"], *PROBLEMS["deep"].arrays()[1:])._attributes.problem((1, 370, 300))
-        assert np.isinf(_plan.ALGORITHMS["matrix_scatter"].cost(problem))
+        assert np.isinf(plans.ALGORITHMS["matrix_scatter"].cost(problem))
 
 
 @each_isa

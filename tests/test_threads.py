@@ -15,7 +15,8 @@ import pytest
 from cases import DTYPES, SAMPLES, child, operator, run
 
 import convt
-from convt import _core, _keep, _repeat
+from convt import _core
+from convt._plan import keep, repeat
 
 THREADS = 16
 # Each operator's arguments beyond its case: every dtype, the precisions of float32, an algorithm by name, NCX.
@@ -83,7 +84,7 @@ def test_one_operator_gives_sixteen_threads_the_bits_of_one(kind):
 
 def test_operators_at_once_while_plans_threads_and_caches_change(monkeypatch):
     """Check all operators at once while the number of threads changes, plans are evicted and caches are cleared."""
-    monkeypatch.setattr(_keep, "OPERATOR_PLANS", 20_000)
+    monkeypatch.setattr(keep, "OPERATOR_PLANS", 20_000)
     made = [prepared(kind, [(2 + n, 8 - n) for n in range(4)]) for kind in KINDS]
     over = threading.Event()
 
@@ -215,19 +216,19 @@ for ci, co, kernel, groups in ((16, 24, 2, 1), (16, 24, 3, 1), (8, 1, 3, 8), (8,
 
 def test_a_cache_is_not_cleared_while_it_drops_its_oldest():
     clearing = []
-    cache = _keep.Recent(2000)
-    cache.keep("oldest", _repeat.Kept(500))
+    cache = keep.Recent(2000)
+    cache.keep("oldest", repeat.Kept(500))
 
     class Entries(dict):
         def values(self):
             if not clearing:  # this thread also calls values()
-                clearing.append(threading.Thread(target=_keep.clear))
+                clearing.append(threading.Thread(target=keep.clear))
                 clearing[-1].start()
                 clearing[-1].join(0.1)
             return super().values()
 
     cache.entries = Entries(cache.entries)
-    cache.keep("key", _repeat.Kept(500))
+    cache.keep("key", repeat.Kept(500))
     for each in clearing:
         each.join()
     assert clearing and not cache.entries and cache.bytes == 0

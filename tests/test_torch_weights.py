@@ -12,8 +12,9 @@ from torch_cases import close, reset_torch  # noqa: E402, F401
 
 import convt  # noqa: E402
 import convt.torch as ct  # noqa: E402
-from convt import _measure, _plan  # noqa: E402
-from convt._checksum import checksum  # noqa: E402
+from convt._plan import measure as _measure  # noqa: E402
+from convt._plan import plans  # noqa: E402
+from convt._run.checksum import checksum  # noqa: E402
 from convt.torch import _weights  # noqa: E402
 
 F = torch.nn.functional
@@ -78,8 +79,8 @@ def test_plans_outlive_changes_of_the_weights_in_place(bias, monkeypatch):
     x, w, b = torch.randn(1, 8, 6, 6), torch.randn(8, 8, 4, 4), torch.randn(8) if bias else None
     convt.clear_caches()
     made = []
-    bind = _plan.Operator._bind
-    monkeypatch.setattr(_plan.Operator, "_bind", lambda self, *given: made.append(given) or bind(self, *given))
+    bind = plans.Operator._bind
+    monkeypatch.setattr(plans.Operator, "_bind", lambda self, *given: made.append(given) or bind(self, *given))
     for step in range(4):
         with torch.no_grad():
             for _ in range(3):
@@ -341,8 +342,8 @@ def test_frozen_sequentials_follow_refresh_and_dtype():
 def test_an_expanded_filter_is_planned_once(monkeypatch):
     """Check that ``filter.expand(C, -1, -1)`` is planned once although it is a new tensor at each call, as in vocoders without
     aliasing."""
-    makes, make = [], _plan.Operator._bind
-    monkeypatch.setattr(_plan.Operator, "_bind", lambda self, *a: (makes.append(a), make(self, *a))[1])
+    makes, make = [], plans.Operator._bind
+    monkeypatch.setattr(plans.Operator, "_bind", lambda self, *a: (makes.append(a), make(self, *a))[1])
     filter, x = torch.randn(1, 1, 12), torch.randn(2, 16, 31)
     for dtype in (torch.float32, torch.bfloat16):
         makes.clear()

@@ -20,7 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convt
-from convt import _config, _measure, _plan, algorithms, tuning
+from convt import algorithms, tuning
+from convt._plan import measure as _measure
+from convt._plan import plans
+from convt._run import config
 from convt.algorithms import onednn
 
 NOT_HERE = (*NCX_ONLY, "unpacked")  # unpacked is for weights that come with a call
@@ -45,7 +48,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(_measure, "_BURST", 0)
     monkeypatch.setattr(_measure, "_preempted", lambda: 0)
     monkeypatch.setattr(_measure, "_disagreement", lambda before, now: "")
-    monkeypatch.setattr(_plan, "NEAR", math.inf)
+    monkeypatch.setattr(plans, "NEAR", math.inf)
 
 
 @pytest.fixture
@@ -61,7 +64,7 @@ def measured(monkeypatch):
         return times
 
     monkeypatch.setattr(_measure, "measure", measure)
-    monkeypatch.setattr(_plan, "NEAR", math.inf)
+    monkeypatch.setattr(plans, "NEAR", math.inf)
     return seen
 
 
@@ -81,7 +84,7 @@ def test_whatever_wins_computes_the_definition(case, winner):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_measure, "measure", measure)
-        patch.setattr(_plan, "NEAR", math.inf)
+        patch.setattr(plans, "NEAR", math.inf)
         for _ in range(2):
             case.check(op(arrays[0]), *arrays, exact=case.activation not in CURVED_ACTIVATIONS)
 
@@ -129,7 +132,7 @@ def test_every_way_that_does_the_problem_is_measured_once_per_shape(measured):
 @pytest.mark.parametrize("least, near", [("direct", ["direct", "winograd"]), ("scatter", ["scatter"])])
 def test_algorithms_that_are_expected_to_be_slow_are_not_measured(measured, monkeypatch, least, near):
     """Check that candidates within a third of the least expected cost are measured, and oneDNN."""
-    monkeypatch.setattr(_plan, "NEAR", 4 / 3)
+    monkeypatch.setattr(plans, "NEAR", 4 / 3)
     costs = {"direct": 3.0, "winograd": 4.0, "depthwise": 4.1, "scatter": 1.0 if least == "scatter" else 8.0}
     known = {"permitted": lambda _: True, "least": lambda _: 0.0, "unpacked": False}
     there = {name: SimpleNamespace(cost=lambda _, cost=cost: cost, **known) for name, cost in costs.items()}
@@ -173,7 +176,7 @@ def test_the_losers_leave_no_weights(measured):
 
 
 def test_verbose_says_what_was_measured(capfd, monkeypatch, quick):
-    monkeypatch.setattr(_config, "_VERBOSE", True)
+    monkeypatch.setattr(config, "_VERBOSE", True)
     op = tuned()
     for _ in range(3):
         op(data(9))
@@ -234,7 +237,7 @@ def test_an_algorithm_asked_for_by_name_runs_though_nothing_was_decided(undecide
 
 
 def test_verbose_says_what_could_not_be_decided(undecided, capfd, monkeypatch):
-    monkeypatch.setattr(_config, "_VERBOSE", True)
+    monkeypatch.setattr(config, "_VERBOSE", True)
     with pytest.warns(RuntimeWarning):
         tuned().plan(data(9).shape)
     assert re.search("^convt,tune,float32 mb1 .*,could not decide what is the fastest, because", capfd.readouterr().err, re.M)
@@ -275,12 +278,12 @@ def test_python_threads_measure_one_at_a_time_and_once(measured, monkeypatch):
 _FORK = """
 import contextlib, os, signal
 import numpy as np, convt
-from convt import _keep, _measure, _plan
+from convt._plan import keep, measure as _measure, plans
 from convt.algorithms import onednn
 _measure._disagreement = lambda before, now: ""
 filter, data = np.ones((4, 4, 8, 8), np.float32), np.ones((1, 5, 5, 8), np.float32)
 want = convt.conv_transpose(data, filter, strides=2, backend="reference")
-ours = _plan._measuring, _keep._packing, _keep._changing
+ours = plans._measuring, keep._packing, keep._changing
 theirs = onednn.library._lock, onednn.primitive._lock, onednn.weights._reordering
 with contextlib.ExitStack() as held:
     for lock in (*ours, *theirs):

@@ -80,7 +80,7 @@ def test_calls_that_are_wrong_are_found(cache):
 )
 def test_keywords_of_the_types_are_those_of_the_functions(function, types, apart):
     pytest.importorskip("typing_extensions")
-    from convt import _typing
+    from convt._base import typing as _typing
 
     keywords = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY and p.name not in apart]
     written = getattr(_typing, types)
@@ -90,18 +90,21 @@ def test_keywords_of_the_types_are_those_of_the_functions(function, types, apart
 
 def test_words_of_the_types_are_those_that_are_taken():
     pytest.importorskip("typing_extensions")
-    from convt import _activation, _api, _padding, _plan, _typing
-    from convt._problem import PRECISIONS
+    from convt._base import activation, padding
+    from convt._base import typing as _typing
+    from convt._base.problem import PRECISIONS
+    from convt._call import api
+    from convt._plan import plans
 
     words = lambda alias: set(re.findall(r"'([^']*)'", str(alias)))  # noqa: E731
-    assert words(_typing.DataFormat) == set(_api.DATA_FORMATS)
-    assert words(_typing.FilterFormat) == set(_api.FILTER_FORMATS)
-    assert words(_typing.Algorithm) == {"auto", *_plan.ALGORITHMS}
+    assert words(_typing.DataFormat) == set(api.DATA_FORMATS)
+    assert words(_typing.FilterFormat) == set(api.FILTER_FORMATS)
+    assert words(_typing.Algorithm) == {"auto", *plans.ALGORITHMS}
     assert words(_typing.Precision) == set(PRECISIONS)
     assert words(_typing.TorchPrecision) == {*PRECISIONS, "torch"}
-    assert words(_typing.Backend) == set(_api.BACKENDS) - {"tune"}
-    assert words(_typing.Activation) == set(_activation.ACTIVATIONS)
-    assert words(_typing.AutoPad) == {each for word in _padding._WORDS for each in (word, word.upper())}
+    assert words(_typing.Backend) == set(api.BACKENDS) - {"tune"}
+    assert words(_typing.Activation) == set(activation.ACTIVATIONS)
+    assert words(_typing.AutoPad) == {each for word in padding._WORDS for each in (word, word.upper())}
     assert words(_typing.OpenvinoAutoPad) == words(_typing.AutoPad) | {"explicit", "EXPLICIT"}
 
 
@@ -109,4 +112,4 @@ def test_types_are_not_loaded():
     """Check that importing convt does not import the types, which only type checkers need, because that takes time."""
     script = "import sys, convt, convt.openvino, convt.onnx; print(*sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
-    assert "convt.openvino" in loaded and "convt._typing" not in loaded
+    assert "convt.openvino" in loaded and "convt._base.typing" not in loaded

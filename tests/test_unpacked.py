@@ -8,8 +8,11 @@ import pytest
 from cases import ALGORITHMS, DATA_FORMATS, DTYPES, Case, each_dtype, each_isa, operator, pretend, run, using_isa
 
 import convt
-from convt import _api, _memory, _plan
-from convt.algorithms import machine, reorder, unpacked
+from convt._call import api
+from convt._model import machine
+from convt._plan import plans
+from convt._run import memory
+from convt.algorithms import reorder, unpacked
 
 f32 = np.float32
 
@@ -96,8 +99,8 @@ def test_views_are_read_and_written():
 
 
 def chosen(data_shape, filter, persistent=False, **words):
-    attributes, view, _ = _api.parse(filter, None, **words)
-    return _plan.Operator(attributes, view, None, persistent)._cheapest_algorithm(attributes.problem(data_shape))
+    attributes, view, _ = api.parse(filter, None, **words)
+    return plans.Operator(attributes, view, None, persistent)._cheapest_algorithm(attributes.problem(data_shape))
 
 
 def test_auto_takes_it_where_packing_takes_longer_than_multiplying():
@@ -147,7 +150,7 @@ def test_memory_of_filters_in_order_is_kept_for_the_next_call():
     words = {"strides": 2, "data_format": "NCX", "filter_format": "IOX", "algorithm": "direct"}
     convt.clear_caches()
     convt.conv_transpose(data, filter, **words), convt.conv_transpose(data, filter, **words)
-    kept = _memory.kept_bytes()
+    kept = memory.kept_bytes()
     for _ in range(3):
         convt.conv_transpose(data, filter, **words)
-    assert _memory.kept_bytes() == kept
+    assert memory.kept_bytes() == kept

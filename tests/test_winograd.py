@@ -12,8 +12,9 @@ from cases import ISAS, Case, pretend, run, using_isa, without_matrix_unit
 
 import convt
 from convt import _core
-from convt._problem import Problem
-from convt.algorithms import clear_schedules, common, machine
+from convt._base.problem import Problem
+from convt._model import machine
+from convt.algorithms import clear_schedules, common
 from convt.algorithms import phases as _phases
 from convt.algorithms.winograd import bind, cost, fits, schedule, transforms
 
@@ -173,7 +174,7 @@ def test_auto_takes_it_where_it_pays_and_nowhere_else():
 def test_one_shot_calls_count_the_transform_of_the_weights():
     """Check few pixels with many weights: the transform pays off for packed weights, not for weights that come with each
     call. The estimate is that for one CPU."""
-    from convt import _plan
+    from convt._plan import plans
     from convt.algorithms import reorder
 
     kernel, co, found = (4, 4), 256, []
@@ -182,7 +183,7 @@ def test_one_shot_calls_count_the_transform_of_the_weights():
         out = tuple(2 * size for size in sizes)
         problem = Problem("float32", 1, 1, 256, 256, sizes, kernel, (2, 2), (1, 1), (1, 1), out)
         with pretend(isa="avx2", family="zen3"):
-            found.append([_plan._native(problem, "auto", brought) for brought in (None, reorder.NOT_IN_ROWS)])
+            found.append([plans._native(problem, "auto", brought) for brought in (None, reorder.NOT_IN_ROWS)])
     assert ["winograd", "direct"] in found and ["direct", "winograd"] not in found
     data, filter, bias = arrays(shape, kernel, co)
     keywords = {"strides": 2, "pads_begin": 1, "pads_end": 1}

@@ -170,7 +170,7 @@ def kind_of(name):
     if name.startswith(KERNELS):
         return "kernels"
     ours = name.startswith("convt/algorithms/") and not name.startswith("convt/algorithms/onednn/")
-    return "loops" if ours or name.startswith(("convt/_core.", "convt/_memory.")) else "other modules"
+    return "loops" if ours or name.startswith(("convt/_core.", "convt/_run/memory.")) else "other modules"
 
 
 def report(folder, isa, missing):

@@ -201,12 +201,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from .._problem import PRECISIONS
+from .._base.problem import PRECISIONS
+from .._model import machine  # fmt: skip
 from . import (
     common,
     depthwise,
     direct,
-    machine,
     onednn,
     order,
     phases,

@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 
-from .. import _memory
-from .._problem import ITEMSIZE
-from . import execution, machine
+from .._base.problem import ITEMSIZE
+from .._model import machine
+from .._run import execution, memory
 from . import phases as _phases
 from .tiles import tile_counts  # noqa: F401
 
@@ -173,7 +173,7 @@ def packing_cycles(bytes, info, on_the_fly=math.inf, here=None):
     prices = here.profile["packing"]
     if execution.packs_on_the_fly(here, bytes, on_the_fly):
         return prices["on_the_fly_byte"] * on_the_fly
-    return prices["packed_byte_new" if bytes > _memory.CACHED_WEIGHT_BYTES else "packed_byte"] * bytes
+    return prices["packed_byte_new" if bytes > memory.CACHED_WEIGHT_BYTES else "packed_byte"] * bytes
 
 
 def reordering_cycles(problem, here):

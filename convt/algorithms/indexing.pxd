@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t
 
-from convt._kernels cimport convt_quotient
+from convt._run.kernels cimport convt_quotient
 
 
 cdef inline int64_t take_index(int64_t *n, int64_t size) noexcept nogil:

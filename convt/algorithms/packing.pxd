@@ -3,8 +3,8 @@
 from libc.stdint cimport int64_t
 
 from convt._core cimport PackedFilter
-from convt._kernels cimport convt_kernels
-from convt._memory cimport Buffer
+from convt._run.kernels cimport convt_kernels
+from convt._run.memory cimport Buffer
 
 
 cdef struct PackClass:

@@ -14,8 +14,8 @@ cimport numpy as cnp
 import numpy as np
 
 from convt._core cimport PackedFilter, isa_in_use, kernels_of, run_jobs
-from convt._kernels cimport CONVT_FITS_WEIGHTS, convt_kernels, convt_quotient
-from convt._memory cimport Buffer, keep_table, one_shot_weights, round64, structures, take_buffer, workspaces
+from convt._run.kernels cimport CONVT_FITS_WEIGHTS, convt_kernels, convt_quotient
+from convt._run.memory cimport Buffer, keep_table, one_shot_weights, round64, structures, take_buffer, workspaces
 
 cnp.import_array()
 

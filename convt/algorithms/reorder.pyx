@@ -14,8 +14,8 @@ cimport numpy as cnp
 import numpy as np
 
 from convt._core cimport PackedFilter, kernels_of, run_in_parallel
-from convt._kernels cimport convt_kernels
-from convt._memory cimport empty_for_weights
+from convt._run.kernels cimport convt_kernels
+from convt._run.memory cimport empty_for_weights
 from convt.algorithms.packing cimport PackRecipe
 
 cnp.import_array()

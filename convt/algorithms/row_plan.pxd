@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t
 
 from convt._core cimport Plan
-from convt._memory cimport Table
+from convt._run.memory cimport Table
 
 
 cdef struct KeptRow:

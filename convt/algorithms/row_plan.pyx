@@ -10,7 +10,7 @@ from libc.stdint cimport int64_t
 import numpy as np
 
 from convt._core cimport Plan
-from convt._memory cimport Table
+from convt._run.memory cimport Table
 from convt.algorithms.indexing cimport take_index
 
 

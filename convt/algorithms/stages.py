@@ -20,7 +20,8 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from . import common, machine
+from .._model import machine
+from . import common
 
 # The most bytes of packed weights in one form, in multiples of the filter: MOST_FORM for filters of more than LARGE_FILTER
 # bytes, MOST_SMALL_FORM for others. Nested phases of a 3x3 filter with stride 2 take 7.1 times its bytes.

@@ -7,8 +7,8 @@ The counts follow from rows, columns, depth and the tile sizes of a unit (unit.p
 from libc.math cimport ceil
 from libc.stdint cimport int64_t
 
-from convt._kernels cimport CONVT_KC
-from convt.algorithms import costs
+from convt._run.kernels cimport CONVT_KC
+from convt._model import costs
 
 cdef double FMA_PORTS = costs.FMA_PORTS, LOAD_PORTS = costs.LOAD_PORTS, FMA_LATENCY = costs.FMA_LATENCY
 

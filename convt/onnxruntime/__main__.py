@@ -10,7 +10,7 @@ import time
 import numpy as np
 import onnxruntime
 
-from .._problem import PRECISIONS
+from .._base.problem import PRECISIONS
 from . import InferenceSession
 
 SPINNING = 0.13  # seconds; ONNX Runtime's threads spin this long after a run and slow down whatever runs next

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 
-from .. import _onnx
+from .._call import onnx_rules
 from . import _scopes
 
 _TYPES = {
@@ -91,7 +91,7 @@ def _refusal(values, weights, bias, opset):
     if bias.dims is not None and bias.kind in _DTYPES:
         term = np.broadcast_to(np.zeros((), _DTYPES[bias.kind]), bias.dims)
     try:
-        _onnx.check(filter, term, _onnx.attributes(filter, **values, opset=opset))
+        onnx_rules.check(filter, term, onnx_rules.attributes(filter, **values, opset=opset))
     except (ValueError, TypeError, MemoryError) as error:
         return f"convt refuses it: {error}"
     return None

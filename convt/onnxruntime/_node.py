@@ -6,8 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _activation, _config, _norm, _onnx
-from .._addition import Addition, Slopes
+from .._base import activation as _activation
+from .._base import norm as _norm
+from .._call import onnx_rules
+from .._run import config
+from .._run.addition import Addition, Slopes
 from . import _host, _inputs, _quantized
 
 SHAPES = 64  # input shapes for which a node keeps the output shape
@@ -124,13 +127,13 @@ class Node(_host.Host):
 
     def values(self, weights, activation=None):
         """Return the keywords of the node's operator for weights of this shape and dtype."""
-        return {**_onnx.attributes(weights, **self.attributes), "activation": activation}
+        return {**onnx_rules.attributes(weights, **self.attributes), "activation": activation}
 
     def packed_of(self, inputs, copied=False):
         """Return the `Packed` weights of inputs. ``copied`` is whether convt copied W for them."""
         weights, bias, activation, slopes, is_fused = self.parameters(inputs)
         copied = copied or weights is not inputs[_inputs.W]
-        operator = _onnx.operator(weights, bias, self.values(weights, activation) | self.backend, copied)
+        operator = onnx_rules.operator(weights, bias, self.values(weights, activation) | self.backend, copied)
         return Packed(operator, slopes, is_fused)
 
     def current_packed(self, inputs):
@@ -165,7 +168,7 @@ class Node(_host.Host):
             if len(self.shapes) == SHAPES:
                 self.shapes.clear()
             weights = np.broadcast_to(np.zeros((), inputs[0].dtype), inputs[1].shape)  # W may be quantized
-            operator = self.packed.operator if self.packed else _onnx.operator(weights, None, self.values(weights))
+            operator = self.packed.operator if self.packed else onnx_rules.operator(weights, None, self.values(weights))
             shape = operator.output_shape(inputs[0].shape)
             if 0 in shape[2:]:  # ONNX Runtime refuses empty outputs
                 raise ValueError(f"X: got shape {key[0]}, wanted a larger one: the output {shape} has no elements")
@@ -183,14 +186,14 @@ class Node(_host.Host):
 
     def compute(self, inputs, out):
         """Compute the output of a run's input arrays into ``out``."""
-        if self.threads and self.threads != _config.get_num_threads():
+        if self.threads and self.threads != config.get_num_threads():
             # In a context of its own, because a signal handler may raise before the number of threads is restored.
             contextvars.copy_context().run(self._compute_on_threads, inputs, out)
         else:
             self._compute(inputs, out)
 
     def _compute_on_threads(self, inputs, out):
-        with _config.num_threads(self.threads):
+        with config.num_threads(self.threads):
             self._compute(inputs, out)
 
     def _compute(self, inputs, out):
@@ -212,9 +215,9 @@ class Node(_host.Host):
             self._convolve(inputs[0], None, parameters._replace(activation=None), convolved)
             out[...] = convolved
             activation = _activation.parse(parameters.activation)
-            Addition(out.dtype.name, activation).run(out, np.ascontiguousarray(added), _config.get_num_threads())
+            Addition(out.dtype.name, activation).run(out, np.ascontiguousarray(added), config.get_num_threads())
         if slopes is not None:
-            slopes.run(out.reshape(-1, *out.shape[1 - len(shape) :]), _config.get_num_threads())
+            slopes.run(out.reshape(-1, *out.shape[1 - len(shape) :]), config.get_num_threads())
 
     def _convolve(self, data, packed, parameters, out, added=None):
         """Compute an output with packed weights or, if these are None, with `Parameters`."""
@@ -222,7 +225,7 @@ class Node(_host.Host):
             packed.operator(data, out, add=added)
         else:
             weights, bias, activation, _, _ = parameters
-            _onnx.compute(data, weights, bias, self.values(weights, activation), out, added)
+            onnx_rules.compute(data, weights, bias, self.values(weights, activation), out, added)
 
 
 def _same_bits(a, b):

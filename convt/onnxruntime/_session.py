@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import onnx
 import onnxruntime
 
-from .. import _check
-from .._problem import PRECISIONS
+from .._base import check
+from .._base.problem import PRECISIONS
 from . import _host, _loading, _node, _options, _replaced
 
 _PATIENCE = 10.0  # seconds to look for the nodes because of which ONNX Runtime refuses a model
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
 
-    from .._typing import Precision
+    from .._base.typing import Precision
 
 
 class Report(NamedTuple):
@@ -140,7 +140,7 @@ class InferenceSession(onnxruntime.InferenceSession):
         **kwargs: Any,
     ) -> None:  # fmt: skip
         if precision is not None:
-            _check.word("precision", precision, PRECISIONS)
+            check.word("precision", precision, PRECISIONS)
         self._precision, self._tune = precision, tune
         if isinstance(path_or_bytes, onnx.ModelProto):
             path_or_bytes = path_or_bytes.SerializeToString()

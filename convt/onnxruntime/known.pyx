@@ -11,13 +11,13 @@ Several threads may read an entry, so readers increment a counter. A writer that
 
 from libc.stdint cimport int64_t
 
-from .. import _config
+from .._run import config
 
 cimport numpy as cnp
 
 from convt._core cimport Deal, PackedFilter, Plan, RunArguments, has_thread_scope, known_calls_version
-from convt._memory cimport return_block, take_block, workspaces
-from convt._repeat cimport Bound, layout
+from convt._run.memory cimport return_block, take_block, workspaces
+from convt._plan.repeat cimport Bound, layout
 
 cnp.import_array()
 
@@ -61,7 +61,7 @@ cdef class Known:
         cdef Bound bound
         cdef PackedFilter packed
         cdef Deal deal
-        cdef int available = threads or _config.get_num_threads()
+        cdef int available = threads or config.get_num_threads()
         if rank > KNOWN_RANK or (threads == 0 and has_thread_scope()):
             return
         found = operator._kept.get(layout(data, available, adds))

@@ -23,7 +23,7 @@ from . import _host, _inputs, _node, _replaced
 
 cimport numpy as cnp
 
-from convt._addition cimport Slopes
+from convt._run.addition cimport Slopes
 from convt._core cimport ThreadPool, use_thread_pool
 from convt.onnxruntime cimport known
 from convt.onnxruntime.known cimport KNOWN_RANK, Entry, Known

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 
-from .. import _words
+from .._base import words
 from . import _forward, _fuse, _weights
 from ._compute import precision_of
 from ._modules import RANKS, Settings, TransposedForward, as_torchs, base_of, frozen_weight, is_convts
 
 if TYPE_CHECKING:
-    from .._typing import TorchPrecision
+    from .._base.typing import TorchPrecision
 
 Model = TypeVar("Model", bound=torch.nn.Module)
 ModelOrTensor = TypeVar("ModelOrTensor", bound=torch.nn.Module | torch.Tensor)
@@ -52,7 +52,7 @@ class Report(NamedTuple):
 
     def __str__(self) -> str:
         named = lambda names: ", ".join(name or "the model itself" for name in names) or "none"  # noqa: E731
-        lines = [f"convt computes {_words.count(len(self.swapped), 'transposed convolution')}: {named(self.swapped)}"]
+        lines = [f"convt computes {words.count(len(self.swapped), 'transposed convolution')}: {named(self.swapped)}"]
         lines += [f"{name}: fused with {' and '.join(behind)} in inference" for name, behind in self.fused.items()]
         if self.frozen:
             lines.append(f"weights frozen until convt.torch.refresh(model): {named(self.frozen)}")

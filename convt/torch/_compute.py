@@ -2,8 +2,11 @@
 
 import torch
 
-from .. import _api, _check, _config, _padding
-from .._problem import PRECISIONS
+from .._base import check
+from .._base import padding as _padding
+from .._base.problem import PRECISIONS
+from .._call import api
+from .._run import config
 from . import _weights
 from ._arrays import array, is_channels_last, tensor_of
 
@@ -18,7 +21,7 @@ REFUSED = (MemoryError, OverflowError, ValueError)
 def check_precision(word):
     """Raise ValueError for an invalid precision. Unlike `precision_of`, compiled graphs can contain this check."""
     if word is not None:
-        _check.word("precision", word, (*PRECISIONS, "torch"))
+        check.word("precision", word, (*PRECISIONS, "torch"))
 
 
 def precision_of(word):
@@ -45,8 +48,8 @@ def compute(
     precision = precision_of(precision)  # here, because torch's setting may differ from when a graph was compiled
     attributes = tuple(stride), tuple(padding), tuple(output_padding), groups, tuple(dilation), precision, activation
     threads = torch.get_num_threads()
-    if threads != _config.get_num_threads():
-        with _config.num_threads(threads):
+    if threads != config.get_num_threads():
+        with config.num_threads(threads):
             return _compute(input, weight, bias, attributes, reuse, tune)
     return _compute(input, weight, bias, attributes, reuse, tune)
 
@@ -66,7 +69,7 @@ def _compute(input, weight, bias, attributes, reuse, tune):
         bias = None if bias is None else array(bias)
         # Without counts_packing, so that this call and later calls with packed weights give the same bits.
         values = _keyword_values(attributes, channels_last)
-        result = _api.one_shot(_padding.CORE, data, array(weight), bias, _NAMES, values, counts_packing=False)
+        result = api.one_shot(_padding.CORE, data, array(weight), bias, _NAMES, values, counts_packing=False)
     if channels_last:
         result = result.transpose(0, result.ndim - 1, *range(1, result.ndim - 1))
     return tensor_of(result)

@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.utils._device import DeviceContext
 
-from .. import _config
+from .._run import config
 from ._arrays import DTYPES
 from ._compute import COMPARED, REFUSED, TRUSTED, check_precision, compute
 from ._operator import conv_transpose, is_transformed, output_sizes
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import TypeAlias
 
-    from .._typing import TorchPrecision
+    from .._base.typing import TorchPrecision
 
     _Axes: TypeAlias = int | torch.SymInt | Sequence[int | torch.SymInt]  # one value for all spatial axes, or one per axis
 
@@ -167,7 +167,7 @@ def conv_transpose_nd(
                 result = conv_transpose(*arguments) if gradients or not plain else compute(*arguments, None, tune)
                 return result if batched is input else result.squeeze(0)
         except REFUSED as error:
-            _config.note("torch", f"left to torch: {error}")
+            config.note("torch", f"left to torch: {error}")
         except RuntimeError:
             if not (input.is_nested or weight.is_nested):  # nested tensors have no shape
                 raise
@@ -190,7 +190,7 @@ def compute_fused(
             input, weight, bias, stride, padding, output_padding, groups, dilation, precision, reuse, activation, tune
         )
     except REFUSED as error:
-        _config.note("torch", f"left to torch: {error}")
+        config.note("torch", f"left to torch: {error}")
         return None
 
 

@@ -6,7 +6,7 @@ import weakref
 import torch
 from torch.nn.modules import module as _module
 
-from .. import _norm
+from .._base import norm as _norm
 from ._arrays import array, tensor_of
 from ._compute import COMPARED, TRUSTED
 from ._forward import Forward, unhooked

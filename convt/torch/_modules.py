@@ -13,7 +13,7 @@ from ._compute import precision_of
 from ._functional import NAMES, TORCH_FUNCTIONS, conv_transpose_nd
 
 if TYPE_CHECKING:
-    from .._typing import TorchPrecision
+    from .._base.typing import TorchPrecision
 
 
 class Settings(NamedTuple):

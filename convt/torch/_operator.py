@@ -4,7 +4,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils import flop_counter
 
-from .. import _config
+from .._run import config
 from ._arrays import is_channels_last
 from ._compute import COMPARED, NEVER, REFUSED, compute
 
@@ -26,7 +26,7 @@ def _cpu(input, weight, bias, stride, padding, output_padding, groups, dilation,
     try:
         return compute(*arguments, precision, reuse)
     except REFUSED as error:
-        _config.note("torch", f"left to torch: {error}")
+        config.note("torch", f"left to torch: {error}")
         return _compute_with_torch(*arguments)
 
 

@@ -9,8 +9,9 @@ import weakref
 
 import torch
 
-from .. import _keep, _operator
-from .._checksum import checksum
+from .._call import operator as _operator
+from .._plan import keep
+from .._run.checksum import checksum
 from ._arrays import array, place
 
 _OPERATORS = 8  # maximum number of operators of a filter; their packed weights share one memory bound
@@ -31,7 +32,7 @@ class _Values:
     def __init__(self, at, array, copied_bytes, sum=None, earlier=None):
         self.place, self.array, self.copied_bytes, self.sum = at, array, copied_bytes, sum
         self.operators = {}  # (attributes, bytes of the bias) -> ConvTranspose
-        self.weights = _keep.PackedWeights(array.nbytes, copied_bytes)
+        self.weights = keep.PackedWeights(array.nbytes, copied_bytes)
         self.earlier = {}  # attributes -> ConvTranspose of earlier values in the same memory, whose plans are reused
         if earlier is not None:
             self.earlier = {key[0]: operator for key, operator in earlier.operators.copy().items()} or earlier.earlier

@@ -6,7 +6,8 @@ import random
 
 from cases import ALGORITHMS, CURVED_ACTIVATIONS, EXACT_ACTIVATIONS, FILTER_FORMATS, ISAS, using_isa
 
-from convt import _core, _plan
+from convt import _core
+from convt._plan import plans
 
 from . import machines, odd, oracle
 
@@ -60,7 +61,7 @@ def _algorithm(rng, isa, problem, form):
     if problem["groups"] > 1 and max(problem["ci"], problem["co"]) <= 3 and rng.random() < 0.5:
         return "depthwise"
     with using_isa(isa):
-        names = [name for name in _plan.ALGORITHMS if _is_available(name)]
+        names = [name for name in plans.ALGORITHMS if _is_available(name)]
     if problem["data_format"] != "NCX":
         names = [name for name in names if name != "rows" and "turned" not in name]
     if rng.random() < 0.8:
@@ -186,7 +187,7 @@ def _call(rng, problem):
 
 
 def _repeats(rng, call):
-    """Return the call several times with other values. Repeated calls take the fast path of convt/_repeat.pyx."""
+    """Return the call several times with other values. Repeated calls take the fast path of convt/_plan/repeat.pyx."""
     out = rng.choice([None, {"end": True}])
     # Copies, because shrinking may change one without the others.
     same = call | {"out": out, "as": "numpy", "clear": False}

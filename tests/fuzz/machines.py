@@ -6,8 +6,9 @@ import math
 import numpy as np
 from cases import pretend
 
-from convt.algorithms import common, costs, machine
-from convt.algorithms.constants import Constants
+from convt._model import costs, machine
+from convt._model.constants import Constants
+from convt.algorithms import common
 
 KIB = 1 << 10
 CACHES = {

@@ -10,7 +10,9 @@ from cases import DTYPES, filter_in, using_isa
 import convt
 import convt.onnx
 import convt.openvino
-from convt import _api, _core, _plan
+from convt import _core
+from convt._call import api
+from convt._plan import plans as _plan
 
 from . import machines, memory, odd, oracle, schedules
 
@@ -67,7 +69,7 @@ def recording(forced=()):
 def perform(call):
     """Run a case and return (outcome, plans made). Raise AssertionError if a result, or a refusal, is wrong. If the case has
     "schedules", its plans use them."""
-    _api._ONE_SHOT_CALLS.clear()  # these hold plans for the machine of the previous case
+    api._ONE_SHOT_CALLS.clear()  # these hold plans for the machine of the previous case
     with using_isa(call["isa"]), machines.using(call["machine"]), recording(call.get("schedules", ())) as plans:
         assert _core.isa() == call["isa"]
         try:

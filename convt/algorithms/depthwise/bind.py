@@ -1,6 +1,7 @@
 """The packing and bind stages of depthwise: the recipe of a form, and the plan of a schedule for arrays with given strides."""
 
-from .. import execution, machine
+from ..._model import machine
+from ..._run import execution
 from .loops import DepthwisePlan
 from .schedule import adapted_to_strides
 from .weights import LaneRecipe

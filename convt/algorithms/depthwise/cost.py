@@ -1,6 +1,7 @@
-"""The cost stage of depthwise: the counts of the loops of a schedule, and their cycles (see convt.algorithms.costs)."""
+"""The cost stage of depthwise: the counts of the loops of a schedule, and their cycles (see convt._model.costs)."""
 
-from .. import common, costs
+from ..._model import costs
+from .. import common
 from .kinds import kind_of
 
 _L1_WEIGHTS = 1 << 15  # the bytes of weights that L1 holds

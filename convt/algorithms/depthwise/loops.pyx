@@ -20,10 +20,16 @@ cimport numpy as cnp
 import numpy as np
 
 from convt._core cimport Call
-from convt._kernels cimport (
-    CONVT_DW_TERMS, convt_dw, convt_dw_groups, convt_dw_phase, convt_dw_term, convt_kernels, convt_quotient,
+from convt._run.kernels cimport (
+    CONVT_DW_TERMS,
+    convt_dw,
+    convt_dw_groups,
+    convt_dw_phase,
+    convt_dw_term,
+    convt_kernels,
+    convt_quotient,
 )
-from convt._memory cimport Table, copy_non_temporal, round64, structures
+from convt._run.memory cimport Table, copy_non_temporal, round64, structures
 from convt.algorithms.depthwise.weights cimport LaneRecipe
 from convt.algorithms.indexing cimport ceil_quotient, take_index
 from convt.algorithms.row_plan cimport KeptRow, RowPlan, clear_kept_rows, place_of_row

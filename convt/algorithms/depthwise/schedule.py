@@ -8,8 +8,9 @@ import math
 from typing import NamedTuple
 
 from ... import _core
-from ..._problem import ITEMSIZE, Problem
-from .. import common, workspace
+from ..._base.problem import ITEMSIZE, Problem
+from ..._run import workspace
+from .. import common
 from .cost import cost
 from .kinds import LEAST_FILL, REGISTER_TERMS, kind_of
 

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t
 
-from convt._memory cimport Table
+from convt._run.memory cimport Table
 from convt.algorithms.packing cimport PackRecipe
 
 

@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..._problem import ITEMSIZE
-from .. import common, machine, phases, workspace
+from ..._base.problem import ITEMSIZE
+from ..._model import machine
+from ..._run import workspace
+from .. import common, phases
 from ..packing import PanelRecipe
 from . import tables
 from .loops import DirectPlan

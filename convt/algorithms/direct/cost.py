@@ -1,14 +1,15 @@
 """The expected cycles of a schedule of `direct`, and of packing its weights.
 
 shapes.pyx computes the cycles of each class while it is scheduled. This module adds memory traffic and threads that idle at the
-end. convt/algorithms/costs.py defines the counts and costs.
+end. convt/_model/costs.py defines the counts and costs.
 """
 
 import functools
 import math
 
-from .. import common, execution
-from ..costs import overlapped
+from ..._model.costs import overlapped
+from ..._run import execution
+from .. import common
 from ..stages import SHARED
 from .shapes import part
 

@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t
 
 from convt._core cimport Call, Plan
-from convt._kernels cimport MOST_ROWS, convt_act, convt_pending_stores, convt_tile
+from convt._run.kernels cimport MOST_ROWS, convt_act, convt_pending_stores, convt_tile
 from convt.algorithms.packing cimport PackClass, PanelRecipe
 
 cdef struct DirectClass:

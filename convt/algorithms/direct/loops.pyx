@@ -24,11 +24,18 @@ cimport numpy as cnp
 import numpy as np
 
 from convt._core cimport Call, Plan
-from convt._flags cimport convt_is_set, convt_set
-from convt._kernels cimport (
-    CONVT_KC, CONVT_LEAKY, MOST_ROWS, convt_act, convt_kernels, convt_prefetch_row_l1, convt_quotient, convt_tile,
+from convt._run.flags cimport convt_is_set, convt_set
+from convt._run.kernels cimport (
+    CONVT_KC,
+    CONVT_LEAKY,
+    MOST_ROWS,
+    convt_act,
+    convt_kernels,
+    convt_prefetch_row_l1,
+    convt_quotient,
+    convt_tile,
 )
-from convt._memory cimport keep_table, odd_line_stride, round64, structures
+from convt._run.memory cimport keep_table, odd_line_stride, round64, structures
 from convt.algorithms.indexing cimport Cut, cut_at, cut_evenly, is_inside, take_index
 from convt.algorithms.packing cimport PackClass, PanelRecipe
 

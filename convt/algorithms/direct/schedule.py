@@ -10,8 +10,9 @@ import math
 from typing import NamedTuple
 
 from ... import _core
-from .. import common, execution, phases, workspace
-from ..costs import overlapped
+from ..._model.costs import overlapped
+from ..._run import execution, workspace
+from .. import common, phases
 from ..stages import SHARED, class_representative
 from . import cost
 from .loops import TILE_ROWS

@@ -14,8 +14,9 @@ from libc.math cimport ceil
 from libc.stdint cimport int64_t
 
 from convt._core import KC
-from convt._problem import ITEMSIZE
-from convt.algorithms import common, costs
+from convt._base.problem import ITEMSIZE
+from convt.algorithms import common
+from convt._model import costs
 from convt.algorithms.tiles cimport TileCounts, TileSizes, count_tiles, tile_sizes
 
 cdef enum:

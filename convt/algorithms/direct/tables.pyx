@@ -9,7 +9,7 @@ from libc.stdint cimport int64_t
 
 import numpy as np
 
-from convt._kernels cimport CONVT_KC
+from convt._run.kernels cimport CONVT_KC
 
 
 def taps(axes):

@@ -5,12 +5,12 @@ import os
 import sys
 from pathlib import Path
 
-from ... import _environment
+from ..._base import environment
 
 
 def library_path():
     """Return the path to load: CONVT_ONEDNN_LIB, else the file of the wheel, else a name for the dynamic loader to look up."""
-    path = _environment.read("CONVT_ONEDNN_LIB")
+    path = environment.read("CONVT_ONEDNN_LIB")
     if path:
         return path
     import importlib.metadata  # imported here, because it is slow to load and most processes do not need it

@@ -6,8 +6,8 @@ import threading
 
 from libc.stdint cimport uintptr_t
 
-from ... import _environment
-from ..._errors import BackendUnavailableError
+from ..._base import environment
+from ..._base.errors import BackendUnavailableError
 from . import file
 
 from .api cimport *
@@ -88,7 +88,7 @@ def describe():
 cdef _open(str path):
     """Load the library at ``path`` and return the result of `opened`, or raise BackendUnavailableError."""
     global _engine, _omp_get_max_threads, _omp_set_num_threads
-    source = "CONVT_ONEDNN_LIB:" if _environment.read("CONVT_ONEDNN_LIB") else "backend: got 'onednn', but"
+    source = "CONVT_ONEDNN_LIB:" if environment.read("CONVT_ONEDNN_LIB") else "backend: got 'onednn', but"
     advice = f"wanted oneDNN 3.x: {INSTALL}, or set CONVT_ONEDNN_LIB to the path of libdnnl.so.3"
     crash = file.loading_crash(path)
     if crash:

@@ -12,7 +12,7 @@ cimport numpy as cnp
 
 import numpy as np
 
-from ... import _activation, _check
+from ..._base import activation, check as _check
 from .library import available
 
 from .api cimport *
@@ -124,7 +124,7 @@ cdef class Primitive:
         weights = (problem.groups,) * (problem.groups > 1) + (problem.co, problem.ci, *problem.kernel)
         cdef onednn_desc any_layout = memory_desc(problem, weights, None)
         cdef unsigned kind = _ELTWISE.get(problem.activation[0], 0), status
-        a, b = _activation.numbers_of(*problem.activation)
+        a, b = activation.numbers_of(*problem.activation)
         cdef float alpha = a, beta = b
         cdef onednn_post_ops ops = NULL
         cdef onednn_attr attr = NULL, epilogue_attr = NULL

@@ -6,8 +6,8 @@ cimport numpy as cnp
 import numpy as np
 
 from ... import _core
-from ..._errors import BackendUnavailableError
-from ..._problem import ITEMSIZE
+from ..._base.errors import BackendUnavailableError
+from ..._base.problem import ITEMSIZE
 from .library import opened
 from .primitive import cached, layout, reason
 

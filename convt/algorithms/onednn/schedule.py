@@ -7,8 +7,9 @@ The schedule holds no decisions, because oneDNN takes them when it creates a pri
 import math
 from typing import NamedTuple
 
-from ... import _config, _core
-from ..._problem import Problem
+from ... import _core
+from ..._base.problem import Problem
+from ..._run import config
 from .. import stages
 from . import library, primitive
 from .run import Plan
@@ -29,7 +30,7 @@ def preferred(problem, attributes, native):
         and native == "matrix_scatter"
         and (attributes.data_format, attributes.algorithm) == ("NXC", "auto")
         and _suits_amx(problem)
-        and _core.isa() == _config.preferred_isa()
+        and _core.isa() == config.preferred_isa()
         and primitive.can(problem)
         and "amx" in library.opened()["isa"]
     )

@@ -9,7 +9,7 @@ cimport numpy as cnp
 import numpy as np
 
 from ... import _core
-from ..._problem import NUMPY_DTYPE
+from ..._base.problem import NUMPY_DTYPE
 
 from .api cimport *
 from .call cimport Call, aligned

@@ -4,8 +4,9 @@ A schedule of blocks becomes a `PlanesPlan` with the inner plan of a block. A sc
 of the algorithm.
 """
 
-from ..._problem import ITEMSIZE
-from .. import execution, machine
+from ..._base.problem import ITEMSIZE
+from ..._model import machine
+from ..._run import execution
 from ..stages import cached_schedule
 from .blocks import Schedule
 from .loops import PlanesPlan, WideRecipe, empty_wide

@@ -9,8 +9,8 @@ import functools
 import math
 from typing import Any, NamedTuple
 
-from ..._problem import ITEMSIZE, Problem
-from ..workspace import Workspace
+from ..._base.problem import ITEMSIZE, Problem
+from ..._run.workspace import Workspace
 
 _LEAST_PIXELS = 256  # blocks of up to this many input pixels may have _MOST_BYTES times the bytes that a block should have
 _MOST_BYTES = 4

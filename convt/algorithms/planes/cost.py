@@ -1,8 +1,8 @@
-"""The cost stage of planes: the cycles of all blocks, with the counts of moving them (see convt.algorithms.costs)."""
+"""The cost stage of planes: the cycles of all blocks, with the counts of moving them (see convt._model.costs)."""
 
 import math
 
-from ..._problem import ITEMSIZE
+from ..._base.problem import ITEMSIZE
 from .. import common
 from .blocks import Schedule
 

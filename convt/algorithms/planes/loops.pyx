@@ -16,9 +16,9 @@ cimport numpy as cnp
 import numpy as np
 
 from convt._core cimport BRIEF, Call, Deal, PackedFilter, Plan, RunArguments, kernels_of, run_in_parallel
-from convt._flags cimport convt_is_set
-from convt._kernels cimport convt_kernels
-from convt._memory cimport keep_table, round64
+from convt._run.flags cimport convt_is_set
+from convt._run.kernels cimport convt_kernels
+from convt._run.memory cimport keep_table, round64
 from convt.algorithms.indexing cimport take_index
 from convt.algorithms.packing cimport PackRecipe
 

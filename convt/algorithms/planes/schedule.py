@@ -7,10 +7,11 @@ with the stages of another algorithm. bind.py makes the plan.
 import functools
 import math
 
-from ..._problem import ITEMSIZE
-from .. import common, execution
+from ..._base.problem import ITEMSIZE
+from ..._run import execution
+from ..._run.workspace import book
+from .. import common
 from ..stages import SHARED
-from ..workspace import book
 from . import cost
 from .blocks import Schedule, blocks
 

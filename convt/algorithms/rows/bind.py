@@ -1,6 +1,7 @@
 """The packing and bind stages of rows: the recipe of the weights, and the plan of a schedule for arrays with given strides."""
 
-from .. import execution, machine
+from ..._model import machine
+from ..._run import execution
 from .loops import RowsPlan
 from .schedule import channel_blocks, phase_blocks
 from .weights import RowsRecipe

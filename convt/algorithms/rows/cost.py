@@ -1,6 +1,7 @@
-"""The cost stage of rows: the counts of the loops of a schedule, and their cycles (see convt.algorithms.costs)."""
+"""The cost stage of rows: the counts of the loops of a schedule, and their cycles (see convt._model.costs)."""
 
-from .. import common, costs
+from ..._model import costs
+from .. import common
 
 
 def cost(schedule, here):

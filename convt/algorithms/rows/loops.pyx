@@ -18,8 +18,8 @@ cimport numpy as cnp
 import numpy as np
 
 from convt._core cimport Call
-from convt._kernels cimport CONVT_INTERLEAVED, MOST_ROWS, convt_interleave, convt_kernels, convt_prefetch_row_l2, convt_rows
-from convt._memory cimport keep_table, round64, structures
+from convt._run.kernels cimport CONVT_INTERLEAVED, MOST_ROWS, convt_interleave, convt_kernels, convt_prefetch_row_l2, convt_rows
+from convt._run.memory cimport keep_table, round64, structures
 from convt.algorithms.indexing cimport take_index
 from convt.algorithms.row_plan cimport KeptRow, RowPlan, clear_kept_rows, place_of_row
 from convt.algorithms.rows.weights cimport RowBlock, RowsRecipe

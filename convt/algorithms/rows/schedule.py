@@ -9,8 +9,9 @@ import functools
 import math
 from typing import NamedTuple
 
-from ..._problem import ITEMSIZE, Problem
-from .. import common, execution, workspace
+from ..._base.problem import ITEMSIZE, Problem
+from ..._run import execution, workspace
+from .. import common
 from .cost import cost, interleaving
 from .loops import MOST_PHASES
 

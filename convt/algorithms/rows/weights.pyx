@@ -12,8 +12,8 @@ cimport numpy as cnp
 import numpy as np
 
 from convt._core cimport PackedFilter, all_finite
-from convt._kernels cimport convt_kernels
-from convt._memory cimport keep_table, round64, structures
+from convt._run.kernels cimport convt_kernels
+from convt._run.memory cimport keep_table, round64, structures
 from convt.algorithms.packing cimport PackRecipe
 
 from .. import packing

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from ..._problem import ITEMSIZE
+from ..._base.problem import ITEMSIZE
 from .. import common, phases
 from .gathering import gathered_products
 from .loops import ScatterPlan

@@ -1,12 +1,13 @@
 """The expected cycles of a schedule of `scatter`, from counts of what its loops do.
 
-schedule.py compares the layouts of products with `cost`. convt/algorithms/costs.py defines the counts and costs.
+schedule.py compares the layouts of products with `cost`. convt/_model/costs.py defines the counts and costs.
 """
 
 import math
 
 from ... import _core
-from .. import common, costs
+from ..._model import costs
+from .. import common
 from . import reach
 
 # body_widen.h first copies cache lines if pixels are a multiple of _SAME_SET_BYTES bytes apart and have more than _FEW_CHANNELS

@@ -25,12 +25,20 @@ cimport numpy as cnp
 import numpy as np
 
 from convt._core cimport Call, Plan
-from convt._flags cimport convt_is_set, convt_set
-from convt._kernels cimport (
-    CONVT_KC, CONVT_LDA, CONVT_PIXEL_MR, MOST_ROWS, convt_kernels, convt_overlap, convt_overlap_gather, convt_pixel_gemm,
-    convt_quotient, convt_tile,
+from convt._run.flags cimport convt_is_set, convt_set
+from convt._run.kernels cimport (
+    CONVT_KC,
+    CONVT_LDA,
+    CONVT_PIXEL_MR,
+    MOST_ROWS,
+    convt_kernels,
+    convt_overlap,
+    convt_overlap_gather,
+    convt_pixel_gemm,
+    convt_quotient,
+    convt_tile,
 )
-from convt._memory cimport structures
+from convt._run.memory cimport structures
 from convt.algorithms.indexing cimport Cut, cut_at, cut_evenly, is_inside, take_index
 from convt.algorithms.packing cimport PackClass
 from convt.algorithms.scatter.weights cimport ScatterRecipe

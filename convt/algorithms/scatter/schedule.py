@@ -8,9 +8,10 @@ import math
 from typing import NamedTuple
 
 from ... import _core
-from ..._problem import ITEMSIZE, Problem
-from .. import common, execution, stages
-from ..workspace import Workspace, book
+from ..._base.problem import ITEMSIZE, Problem
+from ..._run import execution
+from ..._run.workspace import Workspace, book
+from .. import common, stages
 from . import cost, reach
 from .loops import PANELS
 

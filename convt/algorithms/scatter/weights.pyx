@@ -8,8 +8,8 @@ from libc.stdint cimport int64_t
 from libc.string cimport memset
 
 from convt._core cimport all_finite
-from convt._kernels cimport CONVT_LDA, convt_kernels
-from convt._memory cimport round64
+from convt._run.kernels cimport CONVT_LDA, convt_kernels
+from convt._run.memory cimport round64
 from convt.algorithms.packing cimport PackClass, PanelRecipe
 
 

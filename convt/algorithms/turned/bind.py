@@ -2,8 +2,9 @@
 
 import itertools
 
-from ..._problem import ITEMSIZE
-from .. import common, machine
+from ..._base.problem import ITEMSIZE
+from ..._model import machine
+from .. import common
 from ..direct import tables
 from .loops import TurnedPlan
 from .schedule import NAMES, flattened, merges

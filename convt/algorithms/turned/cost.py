@@ -1,9 +1,11 @@
-"""The cost stage of turned: the counts of the loops of a schedule, and their cycles (see convt.algorithms.costs)."""
+"""The cost stage of turned: the counts of the loops of a schedule, and their cycles (see convt._model.costs)."""
 
 import math
 
 from ... import _core
-from .. import common, costs, execution
+from ..._model import costs
+from ..._run import execution
+from .. import common
 from .schedule import accepts
 
 

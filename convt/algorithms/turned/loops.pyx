@@ -14,12 +14,19 @@ from libc.string cimport memset
 cimport numpy as cnp
 
 from convt._core cimport Call, Plan, kernels_of
-from convt._flags cimport convt_is_set, convt_set
-from convt._kernels cimport (
-    CONVT_INTERLEAVED, CONVT_LEAKY, MOST_ROWS, convt_interleave, convt_kernels, convt_prefetch_row_l2, convt_prefetch_row_l1,
-    convt_quotient, convt_tile,
+from convt._run.flags cimport convt_is_set, convt_set
+from convt._run.kernels cimport (
+    CONVT_INTERLEAVED,
+    CONVT_LEAKY,
+    MOST_ROWS,
+    convt_interleave,
+    convt_kernels,
+    convt_prefetch_row_l2,
+    convt_prefetch_row_l1,
+    convt_quotient,
+    convt_tile,
 )
-from convt._memory cimport keep_table, structures
+from convt._run.memory cimport keep_table, structures
 from convt.algorithms.turned.weights cimport TurnedPack, TurnedRecipe
 from convt.algorithms.indexing cimport is_inside, take_index
 

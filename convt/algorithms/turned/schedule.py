@@ -9,10 +9,11 @@ import itertools
 import math
 from typing import NamedTuple
 
-from ..._problem import Problem
-from .. import common, execution
+from ..._base.problem import Problem
+from ..._run import execution
+from ..._run.workspace import Workspace, book
+from .. import common
 from ..phases import NESTED
-from ..workspace import Workspace, book
 from .loops import MOST_PHASES, PACKED_LINES
 
 NAMES = {

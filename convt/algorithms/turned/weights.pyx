@@ -12,8 +12,8 @@ cimport numpy as cnp
 import numpy as np
 
 from convt._core cimport PackedFilter, all_finite
-from convt._kernels cimport CONVT_FITS_WEIGHTS, convt_kernels
-from convt._memory cimport keep_table, odd_line_stride, round64, structures
+from convt._run.kernels cimport CONVT_FITS_WEIGHTS, convt_kernels
+from convt._run.memory cimport keep_table, odd_line_stride, round64, structures
 from convt.algorithms.packing cimport NO_TAP, PackRecipe
 
 from .. import packing

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from ..._problem import ITEMSIZE
+from ..._base.problem import ITEMSIZE
 from ..scatter.gathering import gathered_products
 from .loops import UnpackedPlan
 from .schedule import NAME

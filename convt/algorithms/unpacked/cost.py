@@ -1,8 +1,9 @@
-"""The cost stage of unpacked: the counts of the loops of a schedule, and their cycles (see convt.algorithms.costs)."""
+"""The cost stage of unpacked: the counts of the loops of a schedule, and their cycles (see convt._model.costs)."""
 
 import math
 
-from .. import common, costs
+from ..._model import costs
+from .. import common
 from . import schedule as schedules
 
 _SHORT_ROWS = 2  # the cost of transposing a vector of few pixels, relative to whole cache lines

@@ -16,8 +16,15 @@ cimport numpy as cnp
 import numpy as np
 
 from convt._core cimport Call, Plan
-from convt._kernels cimport CONVT_PIXEL_MR, convt_pixel_gemm, convt_kernels, convt_overlap_gather, convt_quotient, convt_tile
-from convt._memory cimport keep_table
+from convt._run.kernels cimport (
+    CONVT_PIXEL_MR,
+    convt_pixel_gemm,
+    convt_kernels,
+    convt_overlap_gather,
+    convt_quotient,
+    convt_tile,
+)
+from convt._run.memory cimport keep_table
 from convt.algorithms.indexing cimport Cut, cut_at, cut_evenly
 from convt.algorithms.unpacked.weights cimport UnpackedRecipe
 

@@ -7,9 +7,10 @@ import math
 from typing import NamedTuple
 
 from ... import _core
-from ..._problem import Problem
-from .. import common, execution
-from ..workspace import Workspace, book
+from ..._base.problem import Problem
+from ..._run import execution
+from ..._run.workspace import Workspace, book
+from .. import common
 from . import cost
 from .loops import FEW_PIXELS
 

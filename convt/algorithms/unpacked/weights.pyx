@@ -12,7 +12,7 @@ cimport numpy as cnp
 import numpy as np
 
 from convt._core cimport PackedFilter
-from convt._kernels cimport convt_kernels
+from convt._run.kernels cimport convt_kernels
 from convt.algorithms.packing cimport PackRecipe
 
 from convt.algorithms import reorder

@@ -8,8 +8,9 @@ import math
 
 import numpy as np
 
-from ..._problem import ITEMSIZE
-from .. import common, machine
+from ..._base.problem import ITEMSIZE
+from ..._model import machine
+from .. import common
 from .. import phases as _phases
 from ..direct.bind import class_tables
 from ..direct.tables import columns

@@ -1,13 +1,14 @@
 """The counts of the tasks of `winograd`, and the cycles of packing and of memory traffic.
 
-schedule.py calls these functions while it compares divisions into tasks. convt/algorithms/costs.py defines the counts and
+schedule.py calls these functions while it compares divisions into tasks. convt/_model/costs.py defines the counts and
 costs.
 """
 
 from typing import NamedTuple
 
 from ... import _core
-from .. import common, execution
+from ..._run import execution
+from .. import common
 from .loops import BRIDGE, CHAIN
 
 ONE_AXIS_POINTS = 6  # the most points of a tile that is transformed on one axis; tiles with more points are summed in chains

@@ -31,12 +31,20 @@ from libc.string cimport memcpy, memset
 cimport numpy as cnp
 
 from convt._core cimport Call
-from convt._flags cimport convt_is_set, convt_set
-from convt._kernels cimport (
-    CONVT_KC, CONVT_LDA, CONVT_LEAKY, MOST_ROWS, convt_kernels, convt_prefetch_row_l2, convt_quotient, convt_tile,
-    convt_wino_in, convt_wino_out,
+from convt._run.flags cimport convt_is_set, convt_set
+from convt._run.kernels cimport (
+    CONVT_KC,
+    CONVT_LDA,
+    CONVT_LEAKY,
+    MOST_ROWS,
+    convt_kernels,
+    convt_prefetch_row_l2,
+    convt_quotient,
+    convt_tile,
+    convt_wino_in,
+    convt_wino_out,
 )
-from convt._memory cimport copy_non_temporal, keep_table, round64, structures
+from convt._run.memory cimport copy_non_temporal, keep_table, round64, structures
 from convt.algorithms.direct.loops cimport DirectPlan
 from convt.algorithms.indexing cimport Cut, cut_at, cut_evenly
 from convt.algorithms.packing cimport PackClass

@@ -13,8 +13,9 @@ import itertools
 import math
 from typing import NamedTuple
 
-from .. import common, execution, phases, workspace
-from ..costs import overlapped
+from ..._model.costs import overlapped
+from ..._run import execution, workspace
+from .. import common, phases
 from ..direct import cost as direct_cost
 from ..direct import schedule as direct_schedule
 from ..direct.bind import Tiles

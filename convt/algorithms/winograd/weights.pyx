@@ -11,8 +11,8 @@ cimport numpy as cnp
 
 import numpy as np
 
-from convt._kernels cimport convt_kernels, convt_quotient, convt_wino_filter
-from convt._memory cimport keep_table
+from convt._run.kernels cimport convt_kernels, convt_quotient, convt_wino_filter
+from convt._run.memory cimport keep_table
 from convt.algorithms.packing cimport NO_TAP, PackClass, PanelRecipe, offset_of
 
 cnp.import_array()

@@ -1,0 +1,85 @@
+"""Fused activations: names, parameters, and reference implementations in NumPy."""
+
+import math
+import numbers
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from . import words
+
+
+class Activation(NamedTuple):
+    """An activation: the function that kernels approximate, and its numbers a and b."""
+
+    function: Callable  # (x, a, b), with x a float64 array
+    parameters: tuple = ()  # names of the numbers that the user gives
+    constants: tuple = ()  # a and b of a function without parameters that has two numbers in oneDNN
+
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+# kernels/convt_kernels.h defines the codes that the kernels use.
+ACTIVATIONS = {
+    "none": Activation(lambda x, a, b: x),
+    "relu": Activation(lambda x, a, b: np.where(x < 0, 0.0, x)),
+    "leaky_relu": Activation(lambda x, a, b: np.where(x < 0, a * x, x), ("slope",)),
+    "clip": Activation(lambda x, a, b: np.where(x < a, a, np.where(x > b, b, x)), ("low", "high")),
+    "tanh": Activation(lambda x, a, b: np.tanh(x)),
+    "sigmoid": Activation(lambda x, a, b: 1.0 / (1.0 + np.exp(-x))),
+    "gelu": Activation(lambda x, a, b: 0.5 * x * (1.0 + _erf(x * math.sqrt(0.5)))),
+    "swish": Activation(lambda x, a, b: x / (1.0 + np.exp(-a * x)), constants=(1.0, 0.0)),
+    "elu": Activation(lambda x, a, b: np.where(x < 0, a * np.expm1(x), x), ("alpha",)),
+    "hard_swish": Activation(lambda x, a, b: x * np.clip(a * x + b, 0.0, 1.0), constants=(1.0 / 6.0, 0.5)),
+}
+
+
+def parse(activation):
+    """Parse an activation: None, a name, or ``(name, parameter...)``.
+
+    Return ``(name, a, b)``; a and b are the parameters as floats, 0.0 where the activation has fewer. Raise TypeError or
+    ValueError for an unknown name, a wrong number of parameters, or a parameter that is no number.
+    """
+    if activation is None:
+        return ("none", 0.0, 0.0)
+    name, params = activation, ()
+    if isinstance(activation, (tuple, list)):
+        if not activation:
+            raise ValueError("activation: got an empty tuple, wanted a name and its parameters")
+        name, params = activation[0], tuple(activation[1:])
+    if not isinstance(name, str):
+        raise TypeError(f"activation: got {type(name).__name__}, wanted a name, (name, parameter...) or None")
+    if name not in ACTIVATIONS:
+        raise ValueError(f"activation: got {name!r}, wanted one of {', '.join(ACTIVATIONS)}")
+    wanted = ACTIVATIONS[name].parameters
+    if len(params) != len(wanted):
+        raise ValueError(
+            f"activation: got {words.count(len(params), 'parameter')} for {name!r}, wanted {len(wanted)}"
+            + (f" ({', '.join(wanted)})" if wanted else "")
+        )
+    for value in params:
+        if isinstance(value, (bool, np.bool_)) or not isinstance(value, (numbers.Real, np.floating)):
+            raise TypeError(f"activation: got {value!r} as a parameter of {name!r}, wanted a number")
+        if value != value:
+            raise ValueError(f"activation: got nan as a parameter of {name!r}, wanted a number")
+    if name == "clip" and params[0] > params[1]:
+        raise ValueError(f"activation: got clip bounds {params[0]} > {params[1]}, wanted low <= high")
+    try:
+        a, b = (*map(float, params), 0.0, 0.0)[:2]
+    except OverflowError:
+        raise ValueError(f"activation: got {params} for {name!r}, wanted numbers that fit a float") from None
+    return (name, a, b)
+
+
+def numbers_of(name, a, b):
+    """Return a and b of an activation's function: the user's parameters, or the constants of the activation."""
+    return ACTIVATIONS[name].constants or (a, b)
+
+
+def reference(name, a, b, x):
+    """Apply an activation to the float64 array ``x``. The fused kernels approximate this result. NaN stays NaN.
+
+    GELU, swish and hard swish of -inf are NaN (-inf * 0), as in PyTorch, ONNX Runtime and oneDNN.
+    """
+    with np.errstate(all="ignore"):  # Inf and NaN are valid inputs and outputs
+        return ACTIVATIONS[name].function(x, *numbers_of(name, a, b))

@@ -1,0 +1,9 @@
+"""Calls: arguments are checked and become a problem. The public functions and `ConvTranspose` are defined here.
+
+Integrations call these functions. No module here knows an instruction set or a tile.
+
+    api          checks, layouts and filter formats; one-shot calls
+    operator     `ConvTranspose`
+    onnx_rules   ONNX's attributes as convt's
+    show         `show_config`
+"""

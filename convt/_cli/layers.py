@@ -1,0 +1,178 @@
+"""Layers given on the command line: JSON, or the ConvTranspose nodes of an ONNX model."""
+
+import inspect
+import os
+from typing import NamedTuple
+
+import numpy as np
+
+from .._base import check, layer_format, padding
+from .._base.problem import ITEMSIZE, NUMPY_DTYPE
+from .._call import onnx_rules
+from .._call import operator as _operator
+from .._run import config
+
+# Keyword of convt.ConvTranspose -> key of a layer in JSON.
+_KEYWORDS = {"strides": "s", "dilations": "d", "pads_begin": "pb", "pads_end": "pe", "output_padding": "op", "groups": "g"}
+_WANTED = "JSON, a file of JSON, or an ONNX file"
+_STANDARD = ("", "ai.onnx")  # names of the standard ONNX domain
+_ATTRIBUTES = inspect.signature(onnx_rules.attributes).parameters.keys() - {"W", "opset", "precision"}
+
+
+class Layer(NamedTuple):
+    """A transposed convolution without data and weights."""
+
+    name: str
+    data: tuple  # shape, NCX
+    filter: tuple  # shape, IOX
+    attributes: dict  # keywords of convt.ConvTranspose
+    dialect: str = padding.CORE
+    dtype: str = "float32"
+    layout: str = "NXC"
+
+    def operator(self, **more):
+        """Return ``(ConvTranspose with random weights, shape of its data)``; ``more`` are further keywords."""
+        # Two copies: the numbers, and the packed weights.
+        filter = self._random(0, "filter (numbers and packed weights)", self.filter, 2)
+        keywords = {**self.attributes, "data_format": self.layout, "filter_format": "IOX", **more}
+        op = _operator.ConvTranspose._borrowing(filter, None, self.dialect, **keywords)
+        batch, channels, *sizes = self.data
+        return op, self.data if self.layout == "NCX" else (batch, *sizes, channels)
+
+    def numbers(self, shape):
+        """Return random data of a shape, in the layer's dtype."""
+        return self._random(1, "data", shape, 1)
+
+    def _random(self, seed, what, shape, copies):
+        """Return random numbers. Raise MemoryError first if ``copies`` arrays of this shape exceed the machine's memory."""
+        config.check_memory(what, shape, copies * ITEMSIZE[self.dtype])
+        return np.random.default_rng(seed).standard_normal(shape, np.float32).astype(NUMPY_DTYPE[self.dtype], copy=False)
+
+
+class InvalidLayer(NamedTuple):
+    """An invalid layer and its error."""
+
+    name: str
+    error: Exception
+
+
+def read(text, shapes=None):
+    """Return the layers of an argument: JSON, a file with JSON, or an ONNX file. Each is a `Layer` or an `InvalidLayer`.
+
+    ``shapes`` maps inputs of an ONNX model to their sizes. Raise ValueError if the whole argument is invalid, ImportError if an
+    ONNX file needs the onnx package.
+    """
+    there = os.path.exists(text)
+    if there and text.endswith(".onnx"):
+        return _of_model(text, shapes or {})
+    if shapes and not text.endswith(".onnx"):
+        raise ValueError(f"--shape: got a shape with {layer_format.shown(text)}, wanted it with an ONNX file only")
+    try:
+        rows = layer_format.rows(layer_format.text_of(text) if there else text)
+    except OSError as error:
+        raise ValueError(f"layer: got {text!r}, which can't be read ({error.strerror}); wanted {_WANTED}") from error
+    except ValueError as error:
+        if not there and not text.lstrip().startswith(("{", "[")):
+            raise ValueError(f"layer: got {layer_format.shown(text)}, neither a file nor JSON; wanted {_WANTED}") from None
+        raise ValueError(f"layer: {text if there else layer_format.shown(text)}: {error}") from error
+    return [_attempt(name, _of_row, row, name) for name, row in rows]
+
+
+def _attempt(name, make, *arguments):
+    """Return ``make(*arguments)``, or `InvalidLayer` if it fails, so that one invalid layer does not hide the others."""
+    try:
+        return make(*arguments)
+    except (TypeError, ValueError) as error:
+        return InvalidLayer(name, error)
+
+
+def _of_row(row, name):
+    row = layer_format.checked(row, name)
+    attributes = {keyword: row[key] for keyword, key in _KEYWORDS.items()}
+    data, filter = (row["N"], row["Cin"], *row["in"]), (row["Cin"], row["Cout"] // row["g"], *row["k"])
+    return Layer(name, data, filter, attributes)
+
+
+def _of_model(path, shapes):
+    """Return the ConvTranspose nodes of a model's main graph as layers. A batch of unknown size is 1."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise ImportError('an ONNX model needs the onnx package: pip install "convt[onnx]"') from error
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except Exception as error:  # protobuf has its own exception classes
+        raise ValueError(f"layer: got {path!r}, which is not an ONNX model ({error})") from error
+    weights = {each.name: each for each in model.graph.initializer}
+    inputs = {each.name: each.type for each in model.graph.input if each.name not in weights}
+    if unknown := sorted(shapes.keys() - inputs.keys()):
+        raise ValueError(f"--shape: got {unknown}, wanted inputs of the model: {list(inputs)}")
+    if any([_fill_in(name, kind, shapes.get(name)) for name, kind in inputs.items()]):
+        _forget_sizes(model.graph)
+    try:
+        model = onnx.shape_inference.infer_shapes(model)
+    except Exception as error:  # protobuf has its own exception classes
+        raise ValueError(f"layer: got {path!r}, whose shapes ONNX can't infer ({error})") from error
+    known = {name: (each.data_type, tuple(each.dims)) for name, each in weights.items()}
+    for each in (*model.graph.input, *model.graph.value_info, *model.graph.output):
+        kind = each.type.tensor_type
+        known.setdefault(each.name, (kind.elem_type, tuple(size.dim_value for size in kind.shape.dim)))
+    opset = next((each.version for each in model.opset_import if each.domain in _STANDARD), 1)
+    nodes = [node for node in model.graph.node if node.op_type == "ConvTranspose" and node.domain in _STANDARD]
+    if not nodes:
+        raise ValueError(f"layer: got {path!r}, wanted a model with a ConvTranspose node in its main graph")
+    names = [node.name or next(iter(node.output), f"node {n}") for n, node in enumerate(nodes, 1)]
+    return [_attempt(name, _of_node, onnx, node, name, known, opset) for name, node in zip(names, nodes, strict=True)]
+
+
+def _fill_in(name, kind, sizes):
+    """Set the sizes of a model's input to ``sizes``; if these are None, set an unknown batch to 1.
+
+    Return whether a known size changed.
+    """
+    tensor = kind.tensor_type if kind.HasField("tensor_type") else None
+    dims = tensor.shape.dim if tensor is not None and tensor.HasField("shape") else None
+    if sizes is None:
+        if dims and not dims[0].dim_value:
+            dims[0].dim_value = 1
+        return False
+    if tensor is None:
+        raise ValueError(f"--shape: got {name!r}, which is not a tensor; wanted an input that is a tensor")
+    if dims is None:
+        dims = tensor.shape.dim
+        for _ in sizes:
+            dims.add()
+    if len(dims) != len(sizes):
+        raise ValueError(f"--shape: got rank {len(sizes)} for {name!r}, wanted the model's rank, {len(dims)}")
+    changed = any(dim.dim_value not in (0, size) for dim, size in zip(dims, sizes, strict=True))
+    for dim, size in zip(dims, sizes, strict=True):
+        dim.dim_value = size
+    return changed
+
+
+def _forget_sizes(graph):
+    """Remove the shapes of intermediate results and outputs, so that shape inference recomputes them."""
+    del graph.value_info[:]
+    for each in graph.output:
+        each.type.tensor_type.ClearField("shape")
+
+
+def _of_node(onnx, node, name, known, opset):
+    if len(node.input) < 2:
+        raise ValueError(f"inputs: got {len(node.input)}, wanted at least 2, data and weights")
+    (_, data), (kind, filter) = (known.get(each, (0, ())) for each in node.input[:2])
+    if len(filter) < 3 or len(data) != len(filter) or 0 in (*data, *filter):
+        raise ValueError(
+            f"input {node.input[0]!r}: got shape {data} with unknown sizes (0); "
+            f"wanted known sizes: set those of the model's inputs with --shape NAME=N,C,..."
+        )
+    dtypes = {onnx.helper.np_dtype_to_tensor_dtype(dtype): dtype for dtype in NUMPY_DTYPE.values()}
+    if kind not in dtypes:
+        got = onnx.TensorProto.DataType.Name(kind) if kind in onnx.TensorProto.DataType.values() else kind
+        raise TypeError(f"weights: got dtype {got}, wanted one of {', '.join(NUMPY_DTYPE)}")
+    given = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+    given = {key: value.decode() if isinstance(value, bytes) else value for key, value in given.items()}
+    if unknown := sorted(given.keys() - _ATTRIBUTES):
+        raise ValueError(f"attributes: got {unknown}, wanted only {', '.join(sorted(_ATTRIBUTES))}")
+    attributes = onnx_rules.attributes(np.broadcast_to(np.zeros((), dtypes[kind]), filter), **given, opset=opset)
+    return Layer(name, data, filter, attributes, padding.ONNX, check.DTYPES[dtypes[kind]], "NCX")

@@ -1,0 +1,91 @@
+"""Text of `Plan.explain`: the algorithm, the reason for it, its expected cost, and the cost of the others."""
+
+import math
+
+from .._base import words
+from .._model import costs, machine
+from ..algorithms import ALGORITHMS, on_unit
+
+# Algorithm -> summary, unit -> how it multiplies. convt/algorithms/*/README.md has the details.
+_DOES = {
+    "direct": "one GEMM per phase",
+    "winograd": "Winograd's minimal filtering",
+    "winograd6": "Winograd's minimal filtering with larger, less accurate tiles",
+    "scatter": "products of all taps, then overlap-add; for few out channels",
+    "depthwise": "one vector of channels or pixels at a time; for small groups and few channels",
+    "rows": "vectors of pixels of a row with broadcast weights; for planes (NCX) of few channels",
+    "turned": "one GEMM per phase with pixels as columns; for planes (NCX)",
+    "unpacked": "one GEMM for all taps on the filter without packing; for weights passed with each call",
+}
+_MULTIPLIES = {
+    "vectors": "on vectors",
+    "matrix": "on AMX tiles",
+    "matrix_high": "on AMX tiles, each float32 as two bfloat16 values",
+    "matrix_medium": "on AMX tiles, each float32 as one bfloat16 value",
+    "dots": "with dot products of bfloat16",
+}
+_SIDES = {costs.COMPUTE: "computing", costs.FETCH: "fetching weights", costs.SERIAL: "moving data and all else"}
+_SHOWN = 5  # number of the largest parts of the expected cycles to print
+
+
+def _does(name):
+    """Return a one-line summary of an algorithm on its unit."""
+    algorithm, unit = on_unit(name)
+    return f"{_DOES[algorithm]} ({_MULTIPLIES[unit]})"
+
+
+def alternatives(problem):
+    """Return ``{algorithm: expected cycles}`` of the algorithms that "auto" permits, in ascending order of cycles.
+
+    Cycles are summed over all threads. They are None for an algorithm that does not support the problem. Algorithms on a unit
+    that the instruction set in use lacks are left out.
+    """
+    here = machine.current()
+    has = {each.unit: any(here.info(dtype, each.unit) for dtype in ("float32", "bfloat16")) for each in ALGORITHMS.values()}
+    found = {
+        name: float(each.cost(problem)) for name, each in ALGORITHMS.items() if each.permitted(problem) and has[each.unit]
+    }
+    ordered = sorted(found, key=found.get)
+    return {name: None if math.isinf(found[name]) else found[name] for name in ordered}
+
+
+def explain(plan):
+    """Return the text of `Plan.explain`, several lines."""
+    if plan.backend != "native":
+        return f"{plan.backend}: computes the whole problem; convt's cost model covers native algorithms only"
+    others = alternatives(plan.problem)
+    least, own = min(cost for cost in others.values() if cost is not None), others.get(plan.algorithm)
+    own = ALGORITHMS[plan.algorithm].cost(plan.problem) if own is None else own
+    lines = [
+        f"{plan.algorithm}: {_does(plan.algorithm)}",
+        f"why: {_why(plan, own, least)}",
+        f"runs: {words.count(plan.tasks, 'task')} on {words.count(plan.threads, 'thread')}, {plan.isa}",
+    ]
+    total = sum(plan.cycles.values())
+    if total:
+        sides = dict.fromkeys(_SIDES, 0.0)
+        for name, cycles in plan.cycles.items():
+            sides[costs.NAMES[name.rpartition(".")[2]].side] += cycles
+        shares = [f"{cycles / total:.0%} {_SIDES[side]}" for side, cycles in sides.items() if cycles]
+        lines.append(f"what limits it: {', '.join(shares)}")
+        for name, cycles in list(plan.cycles.items())[:_SHOWN]:
+            lines.append(f"  {cycles / total:4.0%} {costs.NAMES[name.rpartition('.')[2]].meaning}")
+    lines.append("expected cycles of the other algorithms, relative to this one:")
+    for name, cost in others.items():
+        if name != plan.algorithm and cost is not None:
+            lines.append(f"  {name} {cost / own:.2f}")
+    unavailable = [name for name, cost in others.items() if cost is None]
+    lines += [f"  {name}: unavailable (needs {ALGORITHMS[name].limit})" for name in unavailable]
+    return "\n".join(lines)
+
+
+def _why(plan, own, least):
+    """Return the reason for a plan's algorithm; ``own`` is its expected cycles, ``least`` the lowest of all algorithms."""
+    if plan.note:
+        return plan.note
+    if own <= least:
+        return f"it has the lowest expected cost, {own / 1e6:.3g} million cycles of all threads together"
+    return (
+        f"requested by name, with {own / 1e6:.3g} million expected cycles; the cheapest algorithm has {least / own:.2f} times "
+        f"as many"
+    )

@@ -1,0 +1,304 @@
+"""Settings of the process: instruction set, threads, environment variables, and memory limits."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import math
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from .. import _core
+from .._base import check, control_groups, environment
+from .._base.errors import BackendUnavailableError
+from .._base.problem import ITEMSIZE, PRECISIONS
+from . import cores
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import SupportsIndex
+
+
+def preferred_isa():
+    """Return the name of the best instruction set that this CPU and build support."""
+    return [row["name"] for row in _core.isa_rows() if row["available"]][-1]
+
+
+def _choose_isa():
+    """Select the instruction set of CONVT_ISA, which is returned, or else the best one that this CPU and build support."""
+    rows = {row["name"]: row["available"] for row in _core.isa_rows()}
+    name = environment.read("CONVT_ISA", rows)
+    if name and not rows[name]:
+        found = ", ".join(n for n, available in rows.items() if available)
+        raise BackendUnavailableError(f"CONVT_ISA: got {name!r}, which this CPU lacks; wanted one of {found}")
+    _core.use_isa(name or preferred_isa())
+    return name
+
+
+ISA_VARIABLE = _choose_isa()
+
+_MOST_THREADS = 1024
+_PARALLEL = bool(_core.openmp())
+_threads = None  # `Cores` of the process-wide setting
+_scoped = contextvars.ContextVar("convt_num_threads", default=None)  # set by num_threads, for one context
+
+
+def _from_environment():
+    """Return the `Cores` of CONVT_NUM_THREADS or OMP_NUM_THREADS, else those that this process may use."""
+    if number := environment.read("CONVT_NUM_THREADS"):
+        return cores.Cores(number, "CONVT_NUM_THREADS")
+    text = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # a number for each level of nested parallel regions
+    if text.isdecimal() and int(text) >= 1:
+        return cores.Cores(int(text), "OMP_NUM_THREADS")
+    return cores.allowed()
+
+
+def _process_threads():
+    """Return the `Cores` of the process-wide setting, read from the environment at the first call."""
+    global _threads
+    if _threads is None:
+        found = _from_environment()
+        _threads = found._replace(number=min(found.number, _MOST_THREADS))
+    return _threads
+
+
+def threads_reason():
+    """Return the reason for the result of `get_num_threads`, for `show_config`."""
+    if not _PARALLEL:
+        return "convt was built without OpenMP"
+    if _core.forked():
+        return "the process was forked after convt had used threads"
+    return _process_threads().reason if _scoped.get() is None else "num_threads"
+
+
+def get_num_threads() -> int:
+    """Return the maximum number of threads of a call.
+
+    The first of these that is set determines it, up to 1024 threads:
+
+    1. `num_threads`, inside its block;
+    2. `set_num_threads`;
+    3. the environment variable CONVT_NUM_THREADS;
+    4. the environment variable OMP_NUM_THREADS;
+    5. the cores that this process may use: the minimum of the machine's cores, the process's affinity, and the CPU quotas of
+       its control groups (containers), rounded down. If OMP_PLACES or OMP_PROC_BIND make OpenMP bind its threads, the cores of
+       its places count instead of the affinity, which is then that of a single thread.
+
+    `show_config` prints which one it is. The result is 1 if convt was built without OpenMP, and in a process that was forked
+    after convt used threads, because OpenMP's thread pool does not survive a fork.
+
+    Returns
+    -------
+    int
+        The number of threads, at least 1.
+
+    Raises
+    ------
+    ValueError
+        CONVT_NUM_THREADS is not an integer of at least 1.
+
+    Examples
+    --------
+    >>> import convt
+    >>> convt.get_num_threads() >= 1
+    True
+    """
+    if not _PARALLEL or _core.forked():
+        return 1
+    return _scoped.get() or (_threads or _process_threads()).number
+
+
+def set_num_threads(n: SupportsIndex | None) -> None:
+    """Set the maximum number of threads of all later calls of this process.
+
+    Parameters
+    ----------
+    n : int or None
+        The number of threads, at least 1. Numbers above 1024 count as 1024. None restores the default: the environment
+        variables and the usable cores are read again.
+
+    Raises
+    ------
+    ValueError
+        ``n`` is less than 1.
+    TypeError
+        ``n`` is not an integer.
+
+    Examples
+    --------
+    >>> import convt
+    >>> convt.set_num_threads(1)
+    >>> convt.set_num_threads(None)
+    """
+    global _threads
+    _threads = None if n is None else cores.Cores(min(check.integer("n", n, 1), _MOST_THREADS), "set_num_threads")
+    _core.invalidate_known_calls()
+
+
+@contextlib.contextmanager
+def num_threads(n: SupportsIndex) -> Iterator[None]:
+    """Limit calls inside a ``with`` block to ``n`` threads, for the current Python thread or asyncio task only.
+
+    Parameters
+    ----------
+    n : int
+        The number of threads, at least 1. Numbers above 1024 count as 1024.
+
+    Raises
+    ------
+    ValueError
+        ``n`` is less than 1.
+    TypeError
+        ``n`` is not an integer.
+
+    Examples
+    --------
+    >>> import convt
+    >>> with convt.num_threads(1):
+    ...     convt.get_num_threads()
+    1
+    """
+    token = _scoped.set(min(check.integer("n", n, 1), _MOST_THREADS))
+    _core.count_scopes(1)
+    try:
+        yield
+    finally:
+        _core.count_scopes(-1)
+        _scoped.reset(token)
+
+
+# Read once at import, because reading the environment takes longer than a short call.
+_BACKEND = environment.read("CONVT_BACKEND", ("auto", "native", "onednn", "reference")) or "auto"
+_PRECISION = environment.read("CONVT_PRECISION", PRECISIONS) or PRECISIONS[0]
+_VERBOSE = bool(environment.read("CONVT_VERBOSE"))
+_packed_limit = environment.read("CONVT_PACKED_LIMIT")  # in multiples of the filter's bytes; None: the default limits
+
+
+def default_backend():
+    """Return the backend that "auto" stands for: CONVT_BACKEND at import, else "auto"."""
+    return _BACKEND
+
+
+def default_precision() -> str:
+    """Return the precision that ``precision=None`` stands for: CONVT_PRECISION at import, else "highest"."""
+    return _PRECISION
+
+
+def get_packed_weights_limit() -> float | None:
+    """Return the limit of `set_packed_weights_limit`.
+
+    Returns
+    -------
+    float or None
+        The limit in multiples of the filter's bytes; None if the default limits apply.
+
+    Examples
+    --------
+    >>> import convt
+    >>> convt.set_packed_weights_limit(4)
+    >>> convt.get_packed_weights_limit()
+    4.0
+    >>> convt.set_packed_weights_limit(None)
+    """
+    return _packed_limit
+
+
+def set_packed_weights_limit(times: float | None) -> None:
+    """Limit the memory of each operator's packed weights.
+
+    An operator packs its weights once for each form that the algorithms of its shapes need. The limit applies to all forms of
+    an operator together. When it is exceeded, the operator drops the least recently used form and packs it again when a call
+    needs it. A single form may exceed the limit. Existing operators apply a new limit when they next pack weights. The
+    environment variable CONVT_PACKED_LIMIT sets the limit at import.
+
+    A limit of 4.5 or more permits larger Winograd transforms of large filters, which are up to 1.2 times as fast.
+
+    Parameters
+    ----------
+    times : float or None
+        The limit in multiples of the filter's bytes, at least 0. None restores the default limits: 2.5 for a filter of more
+        than 1 MiB, 15 for a smaller one, and at least 256 KiB.
+
+    Raises
+    ------
+    ValueError
+        ``times`` is negative or NaN.
+    TypeError
+        ``times`` is not a number.
+
+    Examples
+    --------
+    >>> import convt
+    >>> convt.set_packed_weights_limit(4.5)
+    >>> convt.set_packed_weights_limit(None)
+    """
+    global _packed_limit
+    if times is not None:
+        times = check.number("times", times, 0)
+    _packed_limit = times
+
+
+def verbose():
+    """Check whether CONVT_VERBOSE was 1 at import."""
+    return _VERBOSE
+
+
+def report(problem, plan, seconds):
+    """Print the line of one call on standard error, for CONVT_VERBOSE. ``seconds`` is its duration."""
+    print(
+        f"convt,exec,{plan.backend},{plan.algorithm},{plan.isa},{problem.descriptor()},{seconds * 1e3:.3f} ms",
+        file=sys.stderr,
+    )
+
+
+def note(what, text):
+    """Print a line about an event other than a call on standard error, if CONVT_VERBOSE is set."""
+    if verbose():
+        print(f"convt,{what},{text}", file=sys.stderr)
+
+
+def _memory(root="/"):
+    """Return ``(bytes, description)`` of the memory that this process may use: the machine's, or a limit of a control group.
+
+    ``root`` is the root of the file system.
+    """
+    try:
+        size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        size = 2**47
+    found = [(size, f"the machine's {size} bytes of memory")]
+    for folder in control_groups.folders("memory", root):
+        for path in (folder / "memory.max", folder / "memory.limit_in_bytes"):  # version 2; version 1
+            text = control_groups.read(path)
+            if text.isdecimal():
+                found.append((int(text), f"{text} bytes of memory, the limit of the control group ({path})"))
+    return min(found)
+
+
+_most_bytes = 0  # the result of an earlier `_memory`
+
+
+def _check_bytes(what, size):
+    """Raise MemoryError if ``size`` bytes exceed the memory that this process may use. ``what`` begins the message."""
+    global _most_bytes
+    if size > _most_bytes:  # the first call, or an error, unless a control group's limit has risen
+        _most_bytes, description = _memory()
+        if size > _most_bytes:
+            raise MemoryError(f"{what}, {size} bytes, wanted at most {description}")
+
+
+def check_memory(name, shape, itemsize):
+    """Raise MemoryError if an array of this shape and item size, in bytes, exceeds the memory that this process may use."""
+    _check_bytes(f"{name}: got shape {tuple(shape)}", math.prod(shape) * itemsize)
+
+
+def check_size(problem):
+    """Raise MemoryError if the output exceeds the memory that this process may use, ValueError from 2**63 bytes."""
+    count = 1
+    for size in problem.out_shape:
+        count *= max(size, 1)  # NumPy refuses huge axes beside an empty one, too
+    if 0 not in problem.out_shape:
+        _check_bytes(f"output: got shape {problem.out_shape} (NXC order)", count * ITEMSIZE[problem.dtype])
+    if count * ITEMSIZE[problem.dtype] > check.INT64_MAX:
+        raise ValueError(f"output: got shape {problem.out_shape}, wanted a size below 2**63 bytes")

@@ -1,0 +1,52 @@
+"""Tests of the structure of the package: imports go down from room to room, and the rooms say what they are."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+TOOL = Path(__file__).parents[1] / "tools" / "structure.py"
+if not TOOL.exists():
+    pytest.skip("needs a checkout", allow_module_level=True)
+_spec = importlib.util.spec_from_file_location("structure", TOOL)
+structure = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(structure)
+
+
+def test_imports_go_down():
+    """Check that no module imports from a higher room, and no door from another door."""
+    found = structure.arrows()
+    assert len(found) > 300
+    assert [f"{one.importer} -> {one.imported}" for one in found if not structure.is_down(one)] == []
+
+
+def test_an_import_up_is_found():
+    assert not structure.is_down(structure.Arrow("convt._base.check", "convt._plan.plans"))
+    assert not structure.is_down(structure.Arrow("convt.torch._fuse", "convt.onnxruntime._node"))
+    assert not structure.is_down(structure.Arrow("convt._call.api", "convt.torch"))
+    assert structure.is_down(structure.Arrow("convt.torch._fuse", "convt._base.norm"))
+
+
+def test_imports_of_each_kind_are_read(tmp_path):
+    path = tmp_path / "_there.pyx"
+    path.write_text(
+        "from convt._core cimport (  # a comment\n    Call, Plan,\n)\nfrom .._base import check, files as _files\n"
+        "def late():\n    from ..tuning import find\ncimport numpy as cnp\nimport convt._run.memory\n"
+        "if TYPE_CHECKING:\n    from .. import torch\n"
+    )
+    known = structure.modules()
+    assert sorted(structure._imported("convt._plan._there", path, known)) == [
+        "convt._base.check", "convt._base.files", "convt._core", "convt._core", "convt._run.memory", "convt.tuning",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in (*structure.ROOMS, *structure.DOORS)])
+def test_every_room_exists_and_says_what_it_is(name):
+    folder = structure.ROOT / "convt" / name
+    text = (folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")).read_text(encoding="utf-8")
+    assert text.startswith('"""') and len(text.split('"""')[1]) > 40
+
+
+def test_no_module_stands_outside_the_rooms():
+    rooms = {structure.room(name) for name in structure.modules()}
+    assert rooms == {*structure.ROOMS, *structure.DOORS}

@@ -1,0 +1,180 @@
+"""The structure of the package in figures: lines of each room, imports between rooms, recipes, long functions and classes.
+
+    python tools/structure.py            # Markdown tables
+    python tools/structure.py --arrows   # also each import from one room to another
+
+Rooms are the folders of convt/, from the lowest to the highest. A module may import from its own room and from lower rooms. The
+rooms of `DOORS` are at the same height, and none may import from another. tests/test_structure.py checks both.
+"""
+
+import argparse
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("_base", "_run", "_model", "algorithms", "_plan", "_call")  # from the lowest to the highest; DOORS are above
+DOORS = ("onnx", "openvino", "onnxruntime", "torch", "dask", "_cli")
+# Modules that stand outside the folder of their room, because users or the build expect them there.
+ELSEWHERE = {
+    "convt._core": "_run", "convt.kernels": "_run", "convt._version": "_base", "convt.tuning": "_plan", "convt": "_call",
+    "convt.__main__": "_cli",
+}  # fmt: skip
+LONGEST_FUNCTION, LONGEST_CLASS = 80, 150  # lines, without the docstring
+_IMPORT = re.compile(r"^[ \t]*from (\.*)([\w.]*) c?import (\([^)]*\)|[^\n#]*)|^[ \t]*c?import ([\w., \t]+)", re.M)
+
+
+class Arrow(NamedTuple):
+    """An import of one module of convt by another."""
+
+    importer: str
+    imported: str
+
+
+class Long(NamedTuple):
+    """A function or class, and its number of lines."""
+
+    lines: int
+    name: str
+
+
+def modules():
+    """Return ``{name: files}`` of the modules of convt; a Cython module may have two."""
+    found = {}
+    for path in sorted((ROOT / "convt").rglob("*")):
+        if path.suffix in (".py", ".pyx", ".pxd"):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            found.setdefault(name, []).append(path)
+    return found
+
+
+def room(module):
+    """Return the room of a module."""
+    return ELSEWHERE.get(module) or module.split(".")[1]
+
+
+def arrows():
+    """Return the `Arrow` of each import between modules of convt, sorted. Imports for type checkers alone do not count."""
+    known = modules()
+    return sorted({
+        Arrow(name, target)
+        for name, paths in known.items() for path in paths for target in _imported(name, path, known) if target != name
+    })  # fmt: skip
+
+
+def _imported(name, path, known):
+    """Yield the modules of convt that a file imports or cimports."""
+    package = (name if path.name == "__init__.py" else name.rpartition(".")[0]).split(".")
+    for dots, module, names, plain in _IMPORT.findall(_code(path)):
+        if plain:
+            wanted = [each.strip().split(" ")[0] for each in plain.split(",")]
+        else:
+            base = ".".join([*package[: len(package) - len(dots) + 1], *([module] if module else [])]) if dots else module
+            each = re.sub(r"[()]|#[^\n]*", "", names).replace("\n", " ").split(",")
+            wanted = [f"{base}.{one.split()[0]}" for one in each if one.split()]
+        for target in wanted:
+            while target and target not in known:
+                target = target.rpartition(".")[0]
+            if target:
+                yield target
+
+
+def _code(path):
+    """Return a file's text without docstrings, and without blocks that only type checkers read."""
+    text = path.read_text(encoding="utf-8")
+    text = re.sub(r'"""(?:[^"\\]|\\.|"(?!""))*"""', '""', text)
+    return re.sub(r"^if TYPE_CHECKING:\n(?:(?: [^\n]*)?\n)+", "", text, flags=re.M)
+
+
+def is_down(arrow):
+    """Check whether an import stays in its room or goes to a lower one."""
+    importer, imported = room(arrow.importer), room(arrow.imported)
+    if importer == imported:
+        return True
+    if imported in DOORS:
+        return False
+    return importer in DOORS or ROOMS.index(imported) < ROOMS.index(importer)
+
+
+def lines():
+    """Return ``{room: (files, lines)}`` of the source files of the package."""
+    found = {}
+    for path in sorted((ROOT / "convt").rglob("*")):
+        if path.suffix in (".py", ".pyx", ".pxd", ".h", ".c"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            name = ".".join(parts[:2] if parts[1] == "kernels" else parts).removesuffix(".__init__")
+            files, total = found.get(room(name), (0, 0))
+            found[room(name)] = files + 1, total + len(path.read_text(encoding="utf-8").splitlines())
+    return found
+
+
+def recipes():
+    """Return ``{heading: number of files}`` of the sections of CONTRIBUTING.md that say how to add something."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    found = {}
+    for heading, body in re.findall(r"^## (Add [^\n]*)\n(.*?)(?=^## |\Z)", text, re.M | re.S):
+        found[heading] = len(set(re.findall(r"`([\w./<>*{},]+\.(?:py|pyx|pxd|h|c|json|md))`", body)))
+    return found
+
+
+def too_long():
+    """Return the `Long` of each function and class that exceeds the limits, the longest first."""
+    found = []
+    for name, paths in modules().items():
+        for path in paths:
+            each = _blocks(path) if path.suffix == ".py" else _cython_blocks(path)
+            found += [Long(count, f"{name}.{what}") for is_class, what, count in each
+                      if count > (LONGEST_CLASS if is_class else LONGEST_FUNCTION)]  # fmt: skip
+    return sorted(found, reverse=True)
+
+
+def _blocks(path):
+    """Yield (is a class, name, lines without the docstring) of a Python file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            first = node.body[0]
+            has_text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+            text = first.end_lineno - first.lineno + 1 if has_text else 0
+            yield isinstance(node, ast.ClassDef), node.name, node.end_lineno - node.lineno + 1 - text
+
+
+def _cython_blocks(path):
+    """Yield (is a class, name, lines) of a Cython file."""
+    text = path.read_text(encoding="utf-8").splitlines()
+    for at, line in enumerate(text):
+        start = re.match(r"( *)(?:c?p?def|class|cdef class) ?(?:inline )?(?:(class) )?[^(=\n]*?(\w+)[(:]", line)
+        if not start or "enum" in line or "extern" in line:
+            continue
+        indent, end = len(start[1]), at + 1
+        while end < len(text) and (not text[end].strip() or len(text[end]) - len(text[end].lstrip()) > indent
+                                   or text[end].lstrip().startswith(")")):  # fmt: skip
+            end += 1
+        yield "class" in line.split("(")[0].split(), start[3], len("\n".join(text[at:end]).rstrip().splitlines())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arrows", action="store_true", help="also print each import from one room to another")
+    options = parser.parse_args()
+    found, counted = arrows(), lines()
+    between = Counter((room(one.importer), room(one.imported)) for one in found if room(one.importer) != room(one.imported))
+    up = [one for one in found if not is_down(one)]
+    print("| room | files | lines | imports from |\n|---|---|---|---|")
+    for name in (*ROOMS, *DOORS):
+        targets = ", ".join(f"{target} {count}" for (source, target), count in sorted(between.items()) if source == name)
+        print(f"| `{name}` | {counted[name][0]} | {counted[name][1]:,} | {targets} |")
+    print(f"| all | {sum(n for n, _ in counted.values())} | {sum(n for _, n in counted.values()):,} | up: {len(up)} |")
+    print("\n| recipe | files |\n|---|---|")
+    print("\n".join(f"| {heading} | {count} |" for heading, count in recipes().items()))
+    print(f"\n| longer than {LONGEST_FUNCTION} lines (class: {LONGEST_CLASS}) | lines |\n|---|---|")
+    print("\n".join(f"| `{one.name}` | {one.lines} |" for one in too_long()))
+    for one in [one for one in found if options.arrows and room(one.importer) != room(one.imported)]:
+        print(f"{one.importer} -> {one.imported}")
+    for one in up:
+        print(f"up or across: {one.importer} -> {one.imported}")
+
+
+if __name__ == "__main__":
+    main()
