@@ -598,9 +598,9 @@ def test_graphs_do_not_trust_weights_that_they_compute():
     reuses, inner = [], _weights.operator
     w = torch.randn(3, 4, 3, 3)
 
-    def spy(*args):
-        reuses.append(args[-1])
-        return inner(*args)
+    def spy(weight, bias, key, keywords, freeze, at_once):
+        reuses.append(freeze)
+        return inner(weight, bias, key, keywords, freeze, at_once)
 
     def function(x, w):
         return ct.conv_transpose2d(x, w * 2, freeze=True)
