@@ -10,6 +10,8 @@ compares the two on a model.
     _rewrite        replacement of ConvTranspose nodes by convt's operator
     _scopes         graphs of a model: values by name, and their readers
     _fuse           fusion of a node with the bias, batch norm and activation that follow it
+    _quantized      weights that DequantizeLinear makes: a node reads and dequantizes them
+    _inputs         the inputs of convt's node
     _replaced       the ONNX nodes that a node replaces: shapes of outputs, and what convt refuses
     _differences    nodes for which ONNX Runtime's results differ from those of convt.onnx
     _functions      inlining of model functions
