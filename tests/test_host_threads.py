@@ -122,4 +122,4 @@ def test_parallel_regions_are_in_one_place():
         for line in path.read_text().splitlines()
         if re.search(r"\bprange\(|\bparallel\(", line)
     }
-    assert sorted(each.split(":")[0] for each in found) == ["_core.pyx", "_core.pyx", "_rates.pyx"], found
+    assert sorted(each.split(":")[0] for each in found) == ["_core.pyx", "_core.pyx", "_model/rates.pyx"], found

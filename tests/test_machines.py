@@ -113,7 +113,7 @@ def test_the_command_measures_and_writes_a_file(monkeypatch, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out) == json.loads(path.read_text())
     with pytest.raises(SystemExit) as stopped:
         cli.main(["calibrate", "--out", str(tmp_path / "none" / "mine.json")])
-    assert stopped.value.code == 2 and "a folder that exists" in capsys.readouterr().err
+    assert stopped.value.code == 2 and "wanted a file that can be written" in capsys.readouterr().err
 
 
 SHOW = "from convt.algorithms import machine; print(machine.current().name, machine.current().constants.task)"

@@ -73,13 +73,23 @@ class _Comparison:
         return "right", self.told
 
     def _is_limited(self, error):
-        """Check whether ONNX Runtime refuses a model that it could run: it lacks a kernel, does not make names of inlined nodes
-        unique, infers a wrong rank from an output_shape, or infers other shapes after it inlined functions than before."""
+        """Check whether ONNX Runtime refuses a model that it could run.
+
+        It lacks a kernel, fails to inline a branch, does not make names of inlined nodes unique, infers a wrong rank from an
+        output_shape, or infers other shapes after it inlined functions than before.
+        """
         told = str(error)
-        inlined = "two nodes with same node name (_inlfunc_" in told
+        inlined = "two nodes with same node name (_inlfunc_" in told or "InlineIfSubgraph" in told
         twice = self._declares_wrong_sizes() and self.built.model.functions
         inferred = "ShapeInferenceError" in told and (self._has_output_shape() or twice)
         return isinstance(error, NotImplemented) or inlined or inferred
+
+    def _is_enlarged(self, error):
+        """Check whether a run failed because a PRelu enlarges its input, which ONNX forbids and ONNX Runtime computes.
+
+        convt's session names open sizes, so ONNX Runtime writes the larger output over the input.
+        """
+        return "attempting to re-use buffer" in str(error) and '"prelu"' in json.dumps(self.case)
 
     def _declares_wrong_sizes(self):
         return '"wrong"' in json.dumps(self.case)
@@ -127,7 +137,8 @@ class _Comparison:
         if mine != other and not (ours.error and theirs.error and _failing_node(ours.error) != _failing_node(theirs.error)):
             error = ours.error or theirs.error
             raise Fault(f"error at {where}", f"convt: {mine}, ONNX Runtime: {other}: {str(error)[:600]}")
-        if theirs.error is None and (more := ours.said - theirs.said):
+        about_sizes = {"VerifyOutputSizes", "MergeShapeInfo"} if self._declares_wrong_sizes() else set()
+        if theirs.error is None and (more := ours.said - theirs.said - about_sizes):
             raise Fault("warning", f"at {where}: {' | '.join(sorted(more))[:800]}")
 
     def _check_session(self, ours, theirs):
@@ -139,18 +150,27 @@ class _Comparison:
             raise Fault("providers", f"convt: {ours.get_providers()}, ONNX Runtime: {theirs.get_providers()}")
 
     def _agree(self, mine, other):
-        """Check whether declared values agree. If the model declares a wrong size, convt's session may know less."""
-        if not self._declares_wrong_sizes():
-            return mine == other
-        if [value[:2] for value in mine] != [value[:2] for value in other]:
+        """Check whether declared values agree: names, types, ranks and sizes. A size may be open in one of the sessions.
+
+        ONNX Runtime infers shapes again after it optimised a model. convt's session then has other nodes, and may know fewer or
+        more sizes. If the model declares wrong sizes, it may know others.
+        """
+        if [(*value[:2], len(value[2])) for value in mine] != [(*value[:2], len(value[2])) for value in other]:
             return False
-        shapes = [(a[2], b[2]) for a, b in zip(mine, other, strict=True)]
-        return all(len(a) == len(b) and all(m in (None, n) for m, n in zip(a, b, strict=True)) for a, b in shapes)
+        sizes = [pair for a, b in zip(mine, other, strict=True) for pair in zip(a[2], b[2], strict=True)]
+        known = [(m, n) for m, n in sizes if isinstance(m, int) and isinstance(n, int)]
+        return self._declares_wrong_sizes() or all(m == n for m, n in known)
 
     def _check_run(self, ours, theirs, run, feed):
         names = [each.name for each in theirs.get_outputs()][:: -1 if run.get("how") == "reversed" else 1]
         feed = self._known(theirs, feed)
         got, want = (_heard(functools.partial(_outputs, s, names, feed, run.get("how"))) for s in (ours, theirs))
+        if got.error is not None and self._is_enlarged(got.error):
+            self.told["run: a PRelu enlarges its input"] += 1
+            return
+        if got.error is None and want.error is not None and self.built.added and "mutation" in self.case:
+            self.told["run: the options replace a value that no run can use"] += 1
+            return
         self._check_heard("run", got, want)
         if want.error is not None:
             self.told[f"run: {type(want.error).__name__}"] += 1
@@ -180,7 +200,13 @@ class _Comparison:
             kind = convt.onnxruntime.InferenceSession if beyond else onnxruntime.InferenceSession
             plain = _heard(lambda: self._session(kind, self.source, self._options(0)).run([name], feed)[0])
             if self.built.added:
-                self._check_numbers(name, mine, limits[0], *limits)
+                # ONNX Runtime's nodes may ignore the values while convt's use them, which no other session computes.
+                kind = convt.onnxruntime.InferenceSession
+                ours = _heard(lambda: self._session(kind, self.source, self._options(0)).run([name], feed)[0])
+                if ours.error is None:
+                    self._check_numbers(name, ours.result, limits[0], *limits)
+                elif plain.error is None:
+                    raise
             elif plain.error is not None:
                 raise
             else:
