@@ -188,7 +188,8 @@ def _conv(x, w, b=None, **given):
         e = e + b.e.reshape(bias.shape)
     unit = "float64" if x.dtype == "float64" else "float32"
     terms = w.v.shape[0] // group * math.prod(kernel) + 8
-    e = e + 2 * terms * float(np.finfo(unit).eps) * size + terms * float(np.finfo(unit).smallest_subnormal)
+    largest = max(fx.max(initial=1), fw.max(initial=1))  # what a transformed subnormal, which is rounded, is multiplied by
+    e = e + 2 * terms * float(np.finfo(unit).eps) * size + 8 * terms * largest * float(np.finfo(unit).smallest_subnormal)
     e = e + 64 * float(np.finfo(unit).eps) * size.max(axis=tuple(range(2, rank + 2)), keepdims=True, initial=0)  # of Winograd
     return _done(v, e, x.dtype, size)
 
