@@ -278,9 +278,9 @@ class _Draw:
             target = f"part(model, {rng.randrange(1, 5)})"
         elif self.chance(0.03):
             target = "twin"
-        calls = [f"{target}({arguments})"] * rng.choice([1, 1, 2, 2, 3])
         if self.chance(0.04):
-            calls.append(f"{target}(laid(x, {rng.choice(_LAYOUTS)!r}))")
+            arguments = arguments.replace("x", f"laid(x, {rng.choice(_LAYOUTS)!r})", 1)
+        calls = [f"{target}({arguments})"] * rng.choice([1, 1, 2, 2, 3])
         y = calls[0] if len(calls) == 1 else f"[{', '.join(calls)}]"
         context = rng.choice(steps.CONTEXTS)
         return f"with {context}: y = {y}" if context else f"y = {y}"

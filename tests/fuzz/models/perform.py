@@ -21,6 +21,9 @@ _TRANSPOSED = nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 _UNITS = {"medium": 2.0**-7, "high": 2.0**-10}  # precision -> relative error of a product
 
 
+_TORCHSCRIPT = "of TorchScript"
+
+
 class Difference(AssertionError):
     """The first difference between both executions. ``kind`` says in which respect they differ."""
 
@@ -70,7 +73,7 @@ class Convt:
             self.faults.append(f"report of {report}")
         for name in report.swapped:
             module = modules.get(name, model)
-            if not (_is_convts(vars(module).get("forward")) or _is_convts(module)):
+            if not (_is_convts(vars(module).get("forward")) or any(map(_is_convts_class, type(module).__mro__))):
                 self.faults.append(f"{name} is said to be computed by convt")
         return model, report
 
@@ -121,6 +124,7 @@ def execute(source, world, perturbed=contextlib.nullcontext):
                         exec(compile(text, f"<statement {n}>", "exec"), names)
                 except Exception as found:
                     error = type(found).__name__, _readable(str(found))
+                    error = ("error", error[1]) if error[1] == _TORCHSCRIPT else error
                 said = {(each.category.__name__, _readable(str(each.message))) for each in caught}
                 said = sorted(each for each in said if not each[1].startswith("convt: "))  # of tuning
                 faults, world.faults = world.faults, []
@@ -139,8 +143,9 @@ def _reset():
 
 def _readable(text):
     """Return a message without what depends on addresses, and without TorchScript's names and places."""
-    if re.search("__torch__|TorchScript|Tracing failed|being compiled|not supported yet|string literal|is not defined", text):
-        return "of TorchScript"
+    if re.search("__torch__|TorchScript|Tracing failed|being compiled|supported yet|string literal|Expected a value of", text):
+        return _TORCHSCRIPT
+    text = text.partition("Detailed error:")[0]
     return re.sub(r"0x[0-9a-f]+|\bid \d+|<statement \d+>", "...", text)[:600]
 
 

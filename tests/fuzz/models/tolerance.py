@@ -49,7 +49,7 @@ class Perturbed(TorchDispatchMode):
 
 def _sizes(function, name, arguments, results):
     """Return the sums of the absolute values whose sums are the results of an operation."""
-    magnitudes = [each.abs() if isinstance(each, torch.Tensor) else each for each in arguments]
+    magnitudes = [each.abs() if isinstance(each, torch.Tensor) and each.is_floating_point() else each for each in arguments]
     if name.startswith("conv_transpose") or (name == "convolution" and arguments[6]):
         return [function(*magnitudes)]
     if name == "convolution_backward":
