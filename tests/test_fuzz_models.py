@@ -85,7 +85,7 @@ def a_rest(monkeypatch):
 
 
 def a_false_report(monkeypatch):
-    monkeypatch.setattr("convt.torch._accelerate._install_fusion", lambda model: {"7": ("ReLU",)})
+    monkeypatch.setattr("convt.torch._accelerate._install_fusion", lambda model, changes: {"7": ("ReLU",)})
     return "ct.accelerate(model)"
 
 

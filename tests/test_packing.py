@@ -6,6 +6,7 @@ import pytest
 from cases import DTYPES, each_isa, matrix_unit, pretend, using_isa
 
 import convt
+from convt import _core
 from convt._call import api
 from convt._plan import plans
 
@@ -123,6 +124,8 @@ def out_channels(filter, keywords):
 @pytest.mark.parametrize("name", ["one tap", "taps left out", "one row"])
 @pytest.mark.parametrize("filter_format", ["XIO", "OIX", "IOX"])
 def test_panels_are_made_in_passing(name, filter_format):
+    if _core.isa() == "baseline":
+        pytest.skip("with vectors of 128 bits, the cost model of this machine packs some of these weights before")
     with pretend(family="zen4", l1=32 << 10, l2=1 << 20, l3=32 << 20):
         assert shots(name, "float32", "direct", filter_format)[3].packing_workspace
 
