@@ -14,7 +14,7 @@ _spec.loader.exec_module(structure)
 
 
 def test_imports_go_down():
-    """Check that no module imports from a higher room, and no door from another door."""
+    """Check that no module imports from a higher room, and no integration from another."""
     found = structure.arrows()
     assert len(found) > 300
     assert [f"{one.importer} -> {one.imported}" for one in found if not structure.is_down(one)] == []
@@ -40,7 +40,7 @@ def test_imports_of_each_kind_are_read(tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [name for name in (*structure.ROOMS, *structure.DOORS)])
+@pytest.mark.parametrize("name", [name for name in (*structure.ROOMS, *structure.INTEGRATIONS)])
 def test_every_room_exists_and_says_what_it_is(name):
     folder = structure.ROOT / "convt" / name
     text = (folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")).read_text(encoding="utf-8")
@@ -49,4 +49,4 @@ def test_every_room_exists_and_says_what_it_is(name):
 
 def test_no_module_stands_outside_the_rooms():
     rooms = {structure.room(name) for name in structure.modules()}
-    assert rooms == {*structure.ROOMS, *structure.DOORS}
+    assert rooms == {*structure.ROOMS, *structure.INTEGRATIONS}

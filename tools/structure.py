@@ -4,7 +4,7 @@
     python tools/structure.py --arrows   # also each import from one room to another
 
 Rooms are the folders of convt/, from the lowest to the highest. A module may import from its own room and from lower rooms. The
-rooms of `DOORS` are at the same height, and none may import from another. tests/test_structure.py checks both.
+rooms of `INTEGRATIONS` are at the same height, and none may import from another. tests/test_structure.py checks both.
 """
 
 import argparse
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("_base", "_run", "_model", "algorithms", "_plan", "_call")  # from the lowest to the highest; DOORS are above
-DOORS = ("onnx", "openvino", "onnxruntime", "torch", "dask", "_cli")
+ROOMS = ("_base", "_run", "_model", "algorithms", "_plan", "_call")  # from the lowest to the highest; INTEGRATIONS are above
+INTEGRATIONS = ("onnx", "openvino", "onnxruntime", "torch", "dask", "_cli")
 # Modules that stand outside the folder of their room, because users or the build expect them there.
 ELSEWHERE = {
     "convt._core": "_run", "convt.kernels": "_run", "convt._version": "_base", "convt.tuning": "_plan", "convt": "_call",
@@ -93,9 +93,9 @@ def is_down(arrow):
     importer, imported = room(arrow.importer), room(arrow.imported)
     if importer == imported:
         return True
-    if imported in DOORS:
+    if imported in INTEGRATIONS:
         return False
-    return importer in DOORS or ROOMS.index(imported) < ROOMS.index(importer)
+    return importer in INTEGRATIONS or ROOMS.index(imported) < ROOMS.index(importer)
 
 
 def lines():
@@ -162,7 +162,7 @@ def main():
     between = Counter((room(one.importer), room(one.imported)) for one in found if room(one.importer) != room(one.imported))
     up = [one for one in found if not is_down(one)]
     print("| room | files | lines | imports from |\n|---|---|---|---|")
-    for name in (*ROOMS, *DOORS):
+    for name in (*ROOMS, *INTEGRATIONS):
         targets = ", ".join(f"{target} {count}" for (source, target), count in sorted(between.items()) if source == name)
         print(f"| `{name}` | {counted[name][0]} | {counted[name][1]:,} | {targets} |")
     print(f"| all | {sum(n for n, _ in counted.values())} | {sum(n for _, n in counted.values()):,} | up: {len(up)} |")

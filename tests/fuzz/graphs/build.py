@@ -404,7 +404,7 @@ class _Builder:
 
     def _if(self, node):
         condition, values = self._condition(node)
-        prefixes = [self.graph.fresh("b")] * 2 if node.get("same_names") else [self.graph.fresh(name) for name in "te"]
+        prefixes = [self.graph.fresh("b")] * 2 if node.get("same_names") else [self.graph.fresh(name) for name in ("t", "e")]
         graphs, results = {}, []
         for prefix, branch in zip(prefixes, ("then", "else"), strict=True):
             dtype = results[0].dtype if results else None
