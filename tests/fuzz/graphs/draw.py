@@ -181,7 +181,7 @@ class _Draw:
         return found
 
     def prelu(self, depth=0):
-        shape = self.rng.choice(["channels"] * 4 + ["one", "scalar", "batched", "last", "vector"])
+        shape = self.rng.choice(["channels"] * 4 + ["one", "scalar", "batched", "last"])
         return {"op": "prelu", "constant": self.constant(), "shape": shape}
 
     def identity(self, depth=0):
