@@ -81,6 +81,7 @@ class _Builder:
         self.opset, self.ir, self.rank = case.get("opset", 17), case.get("ir", 8), case.get("rank", 1)
         self.root = self.graph = _Graph(None, "")
         self.files, self.added, self.functions = {}, {}, []
+        self.shared = {}  # shape and dtype of a constant of the outermost graph -> name of the last one
         self.feeds = [{} for _ in self.runs]
         self.convs, self.is_counted, self.called = 0, True, 0
 
@@ -138,6 +139,8 @@ class _Builder:
     def _emit(self, operator, inputs, like, dtype=None, shapes=None, stem="v", domain=None, **attributes):
         """Add a node with one output, and return its value. ``like`` has its dtype and shapes unless these are given."""
         value = Value(self.graph.fresh(stem), dtype or like.dtype, like.shapes if shapes is None else shapes)
+        if domain is None and self.case.get("domain"):
+            domain = "ai.onnx"  # another name of ONNX's own domain
         node = helper.make_node(operator, inputs, [value.name], domain=domain, **attributes)
         self.graph.nodes.append(node)
         return value
@@ -205,7 +208,12 @@ class _Builder:
             name = function.fresh("p")
             function.parameters[name] = outside
             return name
+        key = found.shape, found.dtype
+        if place == "shared" and key in self.shared:
+            return self.shared[key]
         name = owner.fresh("w")
+        if owner is self.root:
+            self.shared[key] = name
         if place == "feed":
             owner.inputs.append(helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(found.dtype), found.shape))
             for feed in self.feeds:
@@ -248,7 +256,7 @@ class _Builder:
         weights = self._constant(node.get("weights", {}), (channels, out, *kernel), x.dtype)
         inputs = [x.name, weights]
         if "bias" in node:
-            inputs.append(self._constant(node["bias"], (out * group,), x.dtype))
+            inputs.append(self._constant(node["bias"], (out * group,), x.dtype) if node["bias"] else "")
         names = ["dilations"]
         if math.prod(x.shapes[0][2:]) <= _SMALL:  # because the time of a case grows with its elements
             names += ["strides", "output_padding"]

@@ -16,7 +16,7 @@ _DOUBLE = ("Relu", "Tanh", "Sigmoid", "Neg", "Abs")  # activations that ONNX Run
 _VALUES = ["real"] * 8 + ["integers"] * 3 + ["zero", "ones", "huge", "tiny", "subnormal", "special"]
 _SIZES = {1: [1, 2, 3, 4, 5, 7, 9], 2: [1, 2, 3, 4, 5], 3: [1, 2, 3]}  # number of axes -> sizes of inputs
 _KERNELS = {1: [1, 2, 2, 3, 3, 4, 5, 7], 2: [1, 2, 2, 3, 3, 4, 5], 3: [1, 2, 2, 3]}
-_PLACES = ["initializer"] * 8 + ["constant"] * 3 + ["external", "external", "input", "options", "outer", "outer", "feed"]
+_PLACES = ["initializer"] * 8 + ["constant"] * 3 + ["external", "outer", "shared"] * 2 + ["input", "options", "feed"]
 PROVIDERS = [
     ["CPUExecutionProvider"], None, ["CUDAExecutionProvider", "CPUExecutionProvider"], ["CUDAExecutionProvider"],
     [["CPUExecutionProvider", {}]], ["AzureExecutionProvider", "CPUExecutionProvider"], ["NoSuchProvider"],
@@ -54,6 +54,7 @@ class _Draw:
         found["nodes"] = self.nodes(rng.choice([1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 10]), depth=0)
         self._optional(found, 0.2, model=["path", "proto"], level=[0, 1, 2, 3], providers=PROVIDERS, threads=[2])
         self._optional(found, 0.1, also=[1, 2, 3], sessions=[2, 3], ir3_strict=[False], function_opset=[13, 17, 18])
+        self._optional(found, 0.03, domain=[1])
         if self.maybe(0.08):
             found["mutation"] = {"kind": rng.choice(MUTATIONS), "at": rng.randrange(100)}
         found["runs"] = [self.run() for _ in range(rng.choice([1, 2, 2, 3, 4]))]
@@ -70,6 +71,7 @@ class _Draw:
         found = {"batch": rng.choice([1, 1, 1, 2, 3]), "sizes": [rng.choice(_SIZES[self.rank]) for _ in range(self.rank)]}
         found |= {"values": self.values(), "seed": rng.randrange(1 << 16)}
         self._optional(found, 0.2, how=["binding", "values", "reversed"], condition=[1], fed=[1])
+        self._optional(found, 0.05, bad=["missing", "extra", "dtype", "rank"])
         return found
 
     def values(self):
@@ -113,6 +115,7 @@ class _Draw:
             found["weights"]["quantized"] = rng.choice(["int8", "uint8", "int8 axis", "uint8 axis", "int32", "int16"])
         self._optional(found, 0.7, strides=[sizes(1, 2, 2, 3), [2] * self.rank])
         self._optional(found, 0.4, pads=[[sizes(0, 1, 1, 2), sizes(0, 1, 1)]], bias=[self.constant()])
+        self._optional(found, 0.02, bias=[{}])  # an input without a name
         self._optional(found, 0.2, group=[2, 3, 99], dilations=[sizes(1, 1, 2)], kernel_shape=[1])
         self._optional(found, 0.2, name=[f"n{rng.randrange(60)}"])
         self._optional(found, 0.1, output_padding=[sizes(0, 1, 1)])

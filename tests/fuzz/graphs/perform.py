@@ -59,7 +59,10 @@ class _Comparison:
         options = self._options()
         theirs = _heard(lambda: self._session(onnxruntime.InferenceSession, self.source, options))
         for _ in range(self.case.get("sessions", 1)):
+            before = _settings(options)
             ours = _heard(lambda: self._session(convt.onnxruntime.InferenceSession, self.ours, options))
+            if _settings(options) != before:
+                raise Fault("options", f"before: {before}, after: {_settings(options)}")
             if theirs.error is not None and ours.error is None and self._is_limited(theirs.error):
                 return self._beyond(ours.result)
             self._check_heard("load", ours, theirs)
@@ -163,7 +166,7 @@ class _Comparison:
 
     def _check_run(self, ours, theirs, run, feed):
         names = [each.name for each in theirs.get_outputs()][:: -1 if run.get("how") == "reversed" else 1]
-        feed = self._known(theirs, feed)
+        feed = _spoilt(self._known(theirs, feed), run.get("bad"))
         got, want = (_heard(functools.partial(_outputs, s, names, feed, run.get("how"))) for s in (ours, theirs))
         if got.error is not None and self._is_enlarged(got.error):
             self.told["run: a PRelu enlarges its input"] += 1
@@ -234,6 +237,18 @@ class _Comparison:
         for name, why in report.kept.items():
             if name not in served:
                 self.told["kept: " + re.sub(r"[0-9]+|'.*?'", "_", why)[:90]] += 1
+
+
+def _settings(options):
+    """Return the values of session options."""
+    return {name: getattr(options, name) for name in dir(options) if name[0] != "_" and not callable(getattr(options, name))}
+
+
+def _spoilt(feed, bad):
+    """Return a feed that has this mistake."""
+    x = feed.pop("X")
+    others = {"missing": {}, "extra": {"X": x, "Y": x}, "dtype": {"X": np.zeros(x.shape, np.int8)}, "rank": {"X": x[None]}}
+    return feed | others.get(bad, {"X": x})
 
 
 class _Heard:
