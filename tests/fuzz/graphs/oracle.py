@@ -81,11 +81,11 @@ def _done(v, e, dtype, terms=None):
 
 
 def _product_error(a, ea, b, eb):
-    """Return the error of a product. An infinity times a number that may be 0 may be anything."""
+    """Return the error of a product. What may be an infinity times a number that may be 0 may be anything."""
     fa, fb = (np.where(np.isfinite(each), np.abs(each), 0) for each in (a, b))
     e = _times(fa, eb) + _times(fb, ea) + _times(ea, eb)
     unsure = (~np.isfinite(a) & (eb > 0) & (fb <= eb)) | (~np.isfinite(b) & (ea > 0) & (fa <= ea))
-    return np.where(unsure, np.inf, e)
+    return np.where(unsure | np.isinf(ea) | np.isinf(eb), np.inf, e)
 
 
 def _times(a, b):
