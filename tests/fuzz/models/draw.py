@@ -104,7 +104,7 @@ class _Draw:
             elif kind < 0.22 and "ct." not in text + "".join(self.lines):
                 text = f"torch.jit.script({text})"
             elif kind < 0.25:
-                text = f"torch.jit.trace({text}, {self.input(c, plain=True)})"
+                text = f"traced({text}, {self.input(c, plain=True)})"
             return [text], co
         parts, co = [], c
         if self.chance(0.9):

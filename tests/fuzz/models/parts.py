@@ -1,6 +1,7 @@
 """The names that the text of a case uses beside torch's: modules, hooks, parametrizations, functions that change a model."""
 
 import copy
+import functools
 import io
 import pickle
 import types
@@ -252,38 +253,55 @@ def parameters_of(model):
     return {name: value.detach() for name, value in model.named_parameters()}
 
 
+def _initialized(transform):
+    """Return a transform that refuses modules without weights, because torch crashes while it makes them in a transform."""
+
+    @functools.wraps(transform)
+    def transformed(model, *arguments):
+        if any(isinstance(module, nn.modules.lazy.LazyModuleMixin) for module in model.modules()):
+            raise RuntimeError("the model has no weights")
+        return transform(model, *arguments)
+
+    return transformed
+
+
+@_initialized
 def func_grad(model, x):
     """Return the gradients of `torch.func.grad`."""
     return torch.func.grad(lambda p: functional_call(model, p, (x,)).double().square().sum())(parameters_of(model))
 
 
+@_initialized
 def func_vmap(model, x, count=2):
     """Return the result of a model that is mapped over inputs."""
     return torch.vmap(model, randomness="same")(torch.stack([x * n for n in range(1, count + 1)]))
 
 
+@_initialized
 def func_ensemble(model, x):
     """Return the results of two models with other weights, mapped over the weights."""
     weights = {name: torch.stack([value, value * 2]) for name, value in parameters_of(model).items()}
     return torch.vmap(lambda p: functional_call(model, p, (x,)), randomness="same")(weights)
 
 
+@_initialized
 def func_jvp(model, x):
-    if any(isinstance(module, nn.modules.lazy.LazyModuleMixin) for module in model.modules()):
-        raise RuntimeError("torch crashes while it makes weights in torch.func.jvp")
     return torch.func.jvp(model, (x,), (torch.ones_like(x),))
 
 
+@_initialized
 def func_vjp(model, x):
     y, pull = torch.func.vjp(model, x)
     return y, pull(torch.ones_like(y))
 
 
+@_initialized
 def func_call(model, x, factor=2):
     """Call the model with other weights than its own."""
     return functional_call(model, {name: value * factor for name, value in parameters_of(model).items()}, (x,))
 
 
+@_initialized
 def forward_ad(model, x):
     from torch.autograd import forward_ad as fw
 
@@ -296,9 +314,8 @@ def checkpointed(model, x):
 
 
 def traced(model, x):
-    if torch._C._len_torch_dispatch_stack():  # torch crashes while it traces in a mode
-        return model(x)
-    return torch.jit.trace(model, x, check_trace=False)(x)
+    """Return a traced model. In a mode of `tolerance.py`, in which torch's tracer crashes, return the model itself."""
+    return model if torch._C._len_torch_dispatch_stack() else torch.jit.trace(model, x, check_trace=False)
 
 
 def exported(model, x):

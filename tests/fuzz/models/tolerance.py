@@ -34,10 +34,10 @@ class Perturbed(TorchDispatchMode):
         if not any(isinstance(each, torch.Tensor) for each in arguments):
             return result
         results = result if isinstance(result, (tuple, list)) else [result]
-        sizes = _sizes(function, name, arguments, results)
-        for each, size in zip(results, sizes, strict=False):
-            if isinstance(each, torch.Tensor) and each.is_floating_point() and each.layout is torch.strided:
-                self._change(each, size, self.unit if "conv" in name and each.dtype == torch.float32 else 0)
+        if _is_floating(results[0]) and results[0].layout is torch.strided:
+            for each, size in zip(results, _sizes(function, name, arguments, results), strict=False):
+                if _is_floating(each):
+                    self._change(each, size, self.unit if "conv" in name and each.dtype == torch.float32 else 0)
         return result
 
     def _change(self, t, sizes, unit):
@@ -47,9 +47,13 @@ class Perturbed(TorchDispatchMode):
             t.add_(torch.where(change.isfinite(), change, 0))
 
 
+def _is_floating(value):
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
 def _sizes(function, name, arguments, results):
     """Return the sums of the absolute values whose sums are the results of an operation."""
-    magnitudes = [each.abs() if isinstance(each, torch.Tensor) and each.is_floating_point() else each for each in arguments]
+    magnitudes = [each.abs() if _is_floating(each) else each for each in arguments]
     if name.startswith("conv_transpose") or (name == "convolution" and arguments[6]):
         return [function(*magnitudes)]
     if name == "convolution_backward":
@@ -72,7 +76,7 @@ def _sizes(function, name, arguments, results):
             return [sizes if shift is None else sizes + shift.view(axes)]
     if name in _CANCELLING:
         return [results[0].abs() + magnitudes[0]]
-    return [results[0].abs()] if isinstance(results[0], torch.Tensor) else []
+    return [results[0].abs()]
 
 
 def allowed(got, wanted, perturbed):
