@@ -75,6 +75,7 @@ LAYOUTS = {  # input and weight, drawn by ``r``, of spatial sizes ``s``
     "expanded": lambda r, *s: (r(2, 1, *s).expand(-1, 3, *s), r(3, 4, *s)),
     "an input": lambda r, *s: (_last(r(2, 3, *s)), r(3, 4, *s)),
     "a weight": lambda r, *s: (r(2, 3, *s), _last(r(3, 4, *s))),
+    "an empty batch": lambda r, *s: (_last(r(0, 3, *s)), _last(r(3, 4, *s))),
     "a single image": lambda r, *s: (_last(r(1, 3, *s)), r(3, 4, *s)),
     "a large image": lambda r, *s: (_last(r(1, 3, 120, *[60] * len(s[1:]))), r(3, 4, *s)),
 }
@@ -92,6 +93,26 @@ def test_layouts_are_torchs(rank, dtype, what):
     if dtype == torch.float32:
         compiled = torch.compile(lambda x, w: ours(x, w, stride=2), backend="aot_eager", fullgraph=True)
         assert compiled(x, w).stride() == wanted
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("behind", ["BatchNorm2d", "ReLU", "Hardswish", "GELU"])
+def test_layouts_behind_norms_and_activations(behind, together):
+    """Check the strides of outputs of one channel, of one pixel, and of both, with torch's norms and activations behind."""
+    for channels, size in ((1, 4), (3, 1), (1, 1), (3, 4)):
+        layers = torch.nn.BatchNorm2d(channels) if behind == "BatchNorm2d" else getattr(torch.nn, behind)()
+        plain = torch.nn.Sequential(torch.nn.ConvTranspose2d(2, channels, 1), layers).eval()
+        plain.to(memory_format=torch.channels_last)
+        model = ct.accelerate(copy.deepcopy(plain))[0]
+        if not together:
+            model[1].register_forward_hook(lambda *_: None)
+        for x in (torch.randn(2, 2, size, size), _last(torch.randn(2, 2, size, size))):
+            with torch.no_grad():
+                wanted = plain(x)
+                for _ in range(3):
+                    got = model(x)
+                    close(got, wanted)
+                    assert got.stride() == wanted.stride()
 
 
 def test_views_of_any_kind():

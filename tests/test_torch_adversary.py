@@ -3,6 +3,8 @@ an accelerated model and with torch's own, and results, errors and effects are c
 
 import contextlib
 import copy
+import gc
+import pickle
 import threading
 import warnings
 import weakref
@@ -449,6 +451,56 @@ def test_what_is_no_integer(keywords, gradients):
         assert want[0] is TypeError and outcome(lambda _: ct.conv_transpose2d(X, w, *given), None) == want
         for _ in range(3):
             close(ct.conv_transpose2d(X, w, **whole), F.conv_transpose2d(X, w, **whole))
+
+
+@pytest.mark.parametrize("make", [layer, chain])
+def test_copies_of_a_copy_whose_model_is_gone(make):
+    model, wanted = ct.accelerate(make())[0], make()
+    shallow = copy.copy(model)
+    if make is chain:
+        shallow._modules = {name: copy.copy(module) for name, module in shallow._modules.items()}
+    del model
+    gc.collect()
+    with torch.no_grad():
+        deep = copy.deepcopy(shallow)
+        for each in (shallow, deep, copy.deepcopy(deep), pickle.loads(pickle.dumps(shallow))):
+            for _ in range(3):
+                close(each(X), wanted(X))
+            assert ct.accelerate(each)[1].swapped == (("0",) if make is chain else ("",))
+            close(ct.restore(each)(X), wanted(X))
+
+
+def test_a_module_of_convts_that_becomes_another():
+    class Derived(nn.ConvTranspose2d):
+        pass
+
+    model = ct.accelerate(layer(ct.ConvTranspose2d))[0]
+    model.__class__ = Derived
+    close(ct.accelerate(model)[0](X), layer()(X))
+    assert vars(ct.restore(model)).keys() == vars(layer()).keys() and type(model) is Derived
+
+
+@pytest.mark.parametrize("make", [layer, chain])
+def test_what_an_interrupted_transform_leaves_in_a_model(make):
+    """Check weights that torch.func leaves in a module with two names if the function raises: they have no memory."""
+
+    def shared():
+        up = make()
+        return nn.ModuleDict({"first": up, "second": up})
+
+    def stop(parameters, model):
+        torch.func.functional_call(model, parameters, (X,))
+
+    def program(model):
+        with torch.no_grad():
+            with pytest.raises(NotImplementedError):  # a ModuleDict has no forward
+                torch.func.grad(stop)(dict(model.named_parameters()), model)
+            return torch.cat([model["first"](X) for _ in range(3)])
+
+    want = program(shared())
+    model = shared()
+    ct.accelerate(model)
+    close(program(model), want)
 
 
 def test_tensors_are_swapped():

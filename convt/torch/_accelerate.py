@@ -138,7 +138,8 @@ def accelerate(
             if is_convts(module):
                 changes.set(module, "_convt_settings", settings)
             elif forward is None or settings != present:
-                changes.set(module, "forward", TransposedForward(module, settings))
+                rank = RANKS[base_of(type(module))]
+                changes.set(module, "forward", TransposedForward(module, settings, rank))
         fused = _install_fusion(model, changes)
     return model, Report(tuple(swapped), kept, fused, tuple(swapped) if freeze else ())
 

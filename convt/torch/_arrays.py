@@ -13,8 +13,10 @@ def is_channels_last(input, weight, stride, padding, output_padding, groups, dil
     """Check whether torch's output is channels last: if torch suggests this format for the input or the weight.
 
     torch views one spatial axis as two, and makes the input contiguous before. Of its implementations for three spatial axes,
-    not all compute channels last.
+    not all compute channels last. An empty batch is contiguous.
     """
+    if type(input.shape[0]) is int and input.shape[0] == 0:
+        return False
     is_suggested = _suggests_channels_last(weight) or (
         (input.dim() > 3 or input.is_contiguous()) and _suggests_channels_last(input)
     )
@@ -57,5 +59,12 @@ def tensor_of(array):
 
 
 def place(tensor):
-    """Return what determines the elements of a real tensor besides its memory: address, shape, strides, dtype and sign."""
-    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.is_neg()
+    """Return what determines the elements of a real tensor besides its memory: address, shape, strides, dtype and sign.
+
+    Raise ValueError for a tensor without memory.
+    """
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError as error:  # such as tensors that an interrupted torch.func transform left in a module
+        raise ValueError(str(error)) from error
+    return address, tensor.shape, tensor.stride(), tensor.dtype, tensor.is_neg()

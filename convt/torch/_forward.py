@@ -16,7 +16,9 @@ class Forward:
     """The base class of replacements for a module's forward. Subclasses define ``__call__``."""
 
     def __init__(self, module, *settings):
-        self._module = weakref.ref(module)  # a strong reference would be a cycle and delay freeing the module's memory
+        """``module`` is None for a copy whose module no longer exists."""
+        # A strong reference would be a cycle and delay freeing the module's memory.
+        self._module = (lambda: None) if module is None else weakref.ref(module)
         self.settings = settings
 
     def module(self):

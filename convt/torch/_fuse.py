@@ -203,14 +203,21 @@ def _fold_and_compute(conv, norm, activation, input):
             t.shape != channels for t in tensors[1:]
         ):
             return None
-        weight, bias = _fold(conv, norm, settings.freeze)
+        try:
+            weight, bias = _fold(conv, norm, settings.freeze)
+        except ValueError:  # a tensor without memory
+            return None
         if weight is None:
             return None
         reuse = TRUSTED  # only this module has references to the folded tensors
-    return compute_fused(
+    result = compute_fused(
         rank, input, weight, bias, conv.stride, conv.padding, conv.output_padding, conv.groups, conv.dilation,
         settings.precision, reuse, activation, settings.tune,
     )  # fmt: skip
+    if result is not None and result.stride(1) == 1 and result.is_contiguous():
+        # One channel or one pixel has strides of channels last. torch's norms and activations return the usual ones.
+        return tensor_of(array(result).reshape(-1).reshape(result.shape))
+    return result
 
 
 _folded = weakref.WeakKeyDictionary()  # convolution -> (state of the source tensors, folded weight, folded bias)
@@ -227,9 +234,13 @@ def _fold(conv, norm, freeze):
     if known is None or known[0] != now:
         arrays = [None if t is None else array(t) for t in tensors]
         weight, bias = _norm.fold(*arrays, norm.eps, conv.groups)
-        known = _folded[conv] = (now, None, None) if weight is None else (now, tensor_of(weight), tensor_of(bias))
+        if weight is not None:
+            folded = torch.empty_like(conv.weight, requires_grad=False)  # with its strides, which determine the output's
+            array(folded)[...] = weight
+            weight, bias = folded, tensor_of(bias)
+        known = _folded[conv] = now, weight, bias
         if weight is not None and not torch.__future__.get_swap_module_params_on_conversion():
-            register_copy(known[1])
+            register_copy(weight)
     return known[1:]
 
 

@@ -91,10 +91,9 @@ def _compute_forward(module, rank, input, output_size, settings):
 class TransposedForward(_forward.Forward):
     """The forward of a module of torch's classes, or of a subclass with torch's forward, with its `Settings`."""
 
-    def __init__(self, module, settings):
-        super().__init__(module, settings)
-        self.module_settings = settings
-        self.rank = rank = RANKS[base_of(type(module))]
+    def __init__(self, module, settings, rank):
+        super().__init__(module, settings, rank)
+        self.module_settings, self.rank = settings, rank
         self.torch_forward, self.name, self.function = _FORWARDS[rank], NAMES[rank], TORCH_FUNCTIONS[rank]
 
     def __call__(self, input, output_size=None):
@@ -203,9 +202,8 @@ def as_torchs(module):
     elif cls.__bases__[0] in TORCH_CLASSES and torch.nn.utils.parametrize.is_parametrized(module):
         own = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
         module.__class__ = type(cls.__name__, (TORCH_CLASSES[cls.__bases__[0]],), own)
-    else:
-        return
-    vars(module).pop("_convt_settings", None)
+    if not is_convts(module):
+        vars(module).pop("_convt_settings", None)
 
 
 TORCH_CLASSES = {
