@@ -4,6 +4,7 @@ own."""
 import copy
 import io
 import pickle
+import random
 import re
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from cases import child  # noqa: E402
 from torch_cases import (  # noqa: E402
     DTYPES,
     FUNCTIONS,
@@ -93,6 +95,39 @@ def test_layouts_are_torchs(rank, dtype, what):
     if dtype == torch.float32:
         compiled = torch.compile(lambda x, w: ours(x, w, stride=2), backend="aot_eager", fullgraph=True)
         assert compiled(x, w).stride() == wanted
+
+
+def test_suggested_formats_are_torchs():
+    """Check the format that torch suggests for random strides."""
+    from torch._prims_common import suggest_memory_format
+
+    draw, memory, found = random.Random(0), torch.empty(100_000), 0
+    for _ in range(3000):
+        sizes = [draw.choice((0, 1, 1, 2, 3)) for _ in range(draw.choice((3, 4, 5)))]
+        strides = [draw.choice((0, 1, 1, 2, 3, 4, 6, 8, 9, 12, 18, 27)) for _ in sizes]
+        if draw.random() < 0.5:  # strides of channels last, some with gaps
+            strides[1] = 1
+            for ax, inner in zip((*range(len(sizes) - 1, 1, -1), 0), (1, *range(len(sizes) - 1, 1, -1)), strict=True):
+                strides[ax] = strides[inner] * max(sizes[inner], 1) * draw.choice((1, 1, 1, 2))
+        tensor = memory.as_strided(sizes, strides)
+        wanted = suggest_memory_format(tensor if len(sizes) > 3 else tensor.unsqueeze(2)) is not torch.contiguous_format
+        assert _arrays._suggests_channels_last(tensor) == wanted, (sizes, strides)
+        found += wanted
+    assert found > 300
+
+
+def test_calls_import_nothing_large():
+    """Check that calls in both formats do not import sympy, which takes 0.3 s and 35 MiB."""
+    code, _, errors = child("""
+import sys, torch, convt.torch
+model = convt.torch.accelerate(torch.nn.Sequential(torch.nn.ConvTranspose2d(3, 4, 2), torch.nn.ReLU()))[0]
+for format in (torch.contiguous_format, torch.channels_last):
+    model(torch.ones(1, 3, 5, 5).to(memory_format=format)).sum().backward()
+    with torch.no_grad():
+        model(torch.ones(1, 3, 5, 5).to(memory_format=format))
+assert "sympy" not in sys.modules
+""")
+    assert code == 0, errors
 
 
 @pytest.mark.parametrize("together", [False, True])

@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import torch
-from torch._prims_common import suggest_memory_format
+from torch._prims_common import suggest_memory_format  # imports sympy at its first call, which takes 0.3 s and 35 MiB
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -28,10 +28,19 @@ def is_channels_last(input, weight, stride, padding, output_padding, groups, dil
 
 
 def _suggests_channels_last(tensor):
-    strides = tensor.stride()
+    """Check whether ``Tensor.suggest_memory_format()`` of C++ is channels last: strides grow from the channels to the batch."""
+    sizes, strides = tensor.shape, tensor.stride()
     if strides[1] > strides[-1]:  # the common case, decided at once
         return False
-    return suggest_memory_format(tensor if tensor.dim() > 3 else tensor.unsqueeze(2)) is not torch.contiguous_format
+    if not all(type(each) is int for each in (*sizes, *strides)):  # while torch traces with open sizes
+        return suggest_memory_format(tensor if tensor.dim() > 3 else tensor.unsqueeze(2)) is not torch.contiguous_format
+    least = 1
+    for ax in (1, *range(len(sizes) - 1, 1, -1)):
+        if sizes[ax] == 0 or strides[ax] < least:
+            return False
+        least = strides[ax] * sizes[ax]
+    # Equal strides of batch and channels, as of (N, 1, 1, 1), are the usual format.
+    return sizes[0] > 0 and strides[0] >= least != strides[1]
 
 
 def array(tensor):
