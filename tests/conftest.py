@@ -1,10 +1,12 @@
 """Settings of the whole suite: Hypothesis profiles with the same examples on every machine, a fixture that restores the process
-settings after each test, and the selection of tests under CONVT_ISA."""
+settings after each test, the selection of tests under CONVT_ISA, and the CPU that tests under CONVT_COSTS pretend."""
 
+import functools
 import inspect
 import json
 import math
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 import convt
 from convt import _core, tuning
-from convt._model import machine
+from convt._model import constants, machine
 from convt._plan import measure as _measure
 from convt._plan import plans
 from convt._run import config as _config
@@ -30,19 +32,55 @@ ISA_INDEPENDENT = (
 )  # fmt: skip
 
 
+# What a test calls or reads that looks at a decision of the planner. Such a test gets the marker ``decisions``.
+DECISION = re.compile(
+    r"\.plan\(|\bplan\.|schedule\(|_candidates|_cheapest|explain\(|\.cost\(|_workspace|recording\(|\.form\b|kept_forms"
+)
+
+
 def pytest_collection_modifyitems(config, items):
-    """If CONVT_ISA is set, deselect `ISA_INDEPENDENT` and tests that choose an instruction set themselves."""
+    """Mark the tests that look at decisions.
+
+    If CONVT_ISA is set, deselect `ISA_INDEPENDENT` and tests that choose an instruction set themselves.
+    """
+    for item in items:
+        if looks_at_decisions(item.obj):
+            item.add_marker("decisions")
     if os.environ.get("CONVT_ISA"):
         left_out = lambda item: chooses_isa(item) or item.path.name.startswith(ISA_INDEPENDENT)  # noqa: E731
         config.hook.pytest_deselected(items=list(filter(left_out, items)))
         items[:] = [item for item in items if not left_out(item)]
 
 
+def looks_at_decisions(test):
+    """Check whether the text of a test, or of a function of its module that it calls, matches DECISION."""
+    return _looks_at_decisions(getattr(getattr(test, "hypothesis", None), "inner_test", test))
+
+
+@functools.cache
+def _looks_at_decisions(test):
+    called = [test.__globals__.get(name) for name in test.__code__.co_names]
+    own = [each for each in called if inspect.isfunction(each) and each.__module__ == test.__module__]
+    return any(DECISION.search(inspect.getsource(each)) for each in (test, *own))
+
+
 def pytest_configure(config):
-    if path := os.environ.get("CONVT_COSTS"):  # pretend the caches of the machine file too, as on such a CPU
-        caches = json.loads(Path(path).read_text(encoding="utf-8"))["caches"]
-        machine._CACHES = tuple(caches[name] for name in ("l1", "l2", "l3"))
+    if path := os.environ.get("CONVT_COSTS"):
+        pretend_cpu(path)
     config.addinivalue_line("markers", "every_isa: computes with every instruction set, each time one that it names itself")
+    config.addinivalue_line("markers", "decisions: looks at a plan, a schedule or a cost")
+
+
+def pretend_cpu(path):
+    """Pretend the first CPU of a machine file in this process: its constants, where vectors are as wide as its own, and caches.
+
+    At other vector widths, that CPU has the constants of other files, as `constants.of_cpu` says.
+    """
+    cpus, caches = constants.read(path).cpus, json.loads(Path(path).read_text(encoding="utf-8"))["caches"]
+    machine._CACHES = tuple(caches[name] for name in ("l1", "l2", "l3"))
+    machine._DESCRIPTION = None
+    machine.cpu = lambda: cpus[0][:3] if cpus else ("", 0, 0)
+    machine._machine.cache_clear()
 
 
 def chooses_isa(item):

@@ -1,9 +1,8 @@
 """Tests of the fuzzer of ONNX graphs in tests/fuzz/graphs: cases, planted faults that it must see, its oracle, reduced cases of
-faults that it found, and a minute of new seeds."""
+faults that it found, and the first seeds."""
 
 import functools
 import json
-import random
 import re
 from pathlib import Path
 
@@ -21,15 +20,13 @@ from fuzz.graphs.__main__ import main
 from convt.onnxruntime import InferenceSession
 
 FOUND = [json.loads(line) for line in Path(perform.__file__).with_name("found.jsonl").read_text().splitlines()]
-SECONDS = 60
 CONV = {"op": "conv", "weights": {"values": "integers"}, "out": 2, "kernel": [3], "strides": [2]}
 
 
-def test_a_minute_of_fuzzing_finds_nothing(capsys):
-    """Run new seeds, which the output shows. A finding is printed with its seed, and reduced to a test."""
-    status = main(["--seconds", str(SECONDS), "--seeds", f"{random.randrange(10**9)}-"])
+def test_the_first_seeds_are_right(capsys):
+    """Run seeds that are always the same. `.ci/run` runs new ones, whose findings fail nothing."""
+    status = main(["--seeds", "0-300"])
     said = capsys.readouterr().out
-    print(said)
     served = re.search(r"(\d+)% of the ConvTranspose nodes computed by convt", said)
     assert status == 0 and " right" in said and int(served[1]) >= 80, said
 
