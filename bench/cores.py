@@ -30,6 +30,7 @@ import numpy as np
 
 import convt
 from convt._model import costs, machine
+from convt._plan.run import contiguous
 from convt.algorithms import ALGORITHMS, common
 from convt.algorithms.depthwise import bind as depthwise
 from convt.algorithms.direct import bind as direct
@@ -236,9 +237,9 @@ def expected(problem: Problem, threads: int, scale: float | None = None) -> Expe
     data = layer.data_shape if problem.layout == "NXC" else (layer.batch, layer.cin, *layer.size)
     with convt.num_threads(threads), recorded_plans() as made:
         attributes = keywords(problem) | {"backend": "native"}
-        operator = convt.ConvTranspose(np.zeros(layer.filter_shape, DTYPES[problem.dtype]), **attributes)._operator
-        canonical = operator._attributes.problem(data)
-        bound = operator.contiguous(canonical)
+        operator = convt.ConvTranspose(np.zeros(layer.filter_shape, DTYPES[problem.dtype]), **attributes)._plans
+        canonical = operator.attributes.problem(data)
+        bound = contiguous(operator, canonical)
     plan = bound.plan
     task_work, tables = made[id(plan)]
     in_blocks = task_work is None

@@ -1,19 +1,14 @@
 """convt: transposed convolution (ConvTranspose, deconvolution) on CPUs.
 
-Modules in the order in which a call passes them:
+Rooms in the order in which a call passes them:
 
-    convt.torch                     integration with PyTorch: functions and modules on tensors
-    convt.onnxruntime               integration with ONNX Runtime: an InferenceSession
-    convt.dask                      integration with dask: one call for each chunk and its halo
-    convt.onnx, convt.openvino      dialects: translate the attributes of ONNX and OpenVINO
-    _operator                       ConvTranspose: weights packed once
-    _api                            argument checks, output allocation              (_check, _activation)
-    _padding                        auto_pad and output_shape -> one signed window per axis
-    _problem                        Problem: the call in canonical form, plain ints
-    _plan                           choice of backend and algorithm, plans per shape   (_repeat: fast path of repeated calls)
-    algorithms/                     one folder per algorithm: schedule, cost, tables (bind.py), loops (loops.pyx), README.md
-    _core                           execution of a plan: tasks, threads, workspace, instruction set
-    kernels/                        SIMD micro-kernels, one table per instruction set
+    torch, onnxruntime, dask, onnx, openvino    integrations; `_cli`, the command line
+    _call                                       arguments become a problem; `ConvTranspose`
+    _plan, tuning                               choice of an algorithm, packed weights and plans that are kept
+    algorithms                                  one folder for each: schedule, cost, tables (bind.py), loops, README.md
+    _model                                      the machine: constants, prices, efficiencies
+    _run, _core, kernels                        threads, tasks, memory, instruction sets; SIMD micro-kernels
+    _base                                       problem, padding, activations, checks, errors
 """
 
 from typing import TYPE_CHECKING

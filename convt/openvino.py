@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ._base.typing import Array, DType, Integers, OpenvinoAutoPad, OpenvinoKeywords, Out, Precision
-    from ._plan import plans
+    from ._plan import plan
 else:
     from ._call.operator import DType
 
@@ -242,7 +242,7 @@ class ConvolutionBackpropData(operator.ConvTranspose[DType]):
         if output_shape is None:
             return super().__call__(data, out, add=add)
         attributes = self._with_output_shape(output_shape)
-        return self._compute(self._operator, attributes, check.array("data", data), out, add)[0]
+        return self._compute(self._plans, attributes, check.array("data", data), out, add)[0]
 
     def output_shape(
         self, shape: Iterable[SupportsIndex], output_shape: Integers | None = None
@@ -250,7 +250,7 @@ class ConvolutionBackpropData(operator.ConvTranspose[DType]):
         """Return the output shape for a data shape, as `convt.ConvTranspose.output_shape`, and an optional output_shape."""
         return super().output_shape(shape) if output_shape is None else self._shaped(output_shape).output_shape(shape)
 
-    def plan(self, shape: Iterable[SupportsIndex], output_shape: Integers | None = None) -> plans.Plan:
+    def plan(self, shape: Iterable[SupportsIndex], output_shape: Integers | None = None) -> plan.Plan:
         """Return the plan for a data shape, as `convt.ConvTranspose.plan`, and an optional output_shape."""
         return super().plan(shape) if output_shape is None else self._shaped(output_shape).plan(shape)
 
@@ -263,7 +263,7 @@ class ConvolutionBackpropData(operator.ConvTranspose[DType]):
     def _shaped(self, output_shape: Integers) -> ConvolutionBackpropData[DType]:
         """Return an operator with fixed output sizes, which shares the packed weights."""
         shaped = type(self).__new__(type(self))
-        shaped._attributes, shaped._operator = self._with_output_shape(output_shape), self._operator
+        shaped._attributes, shaped._plans = self._with_output_shape(output_shape), self._plans
         return shaped
 
 

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from . import _core
 from ._base import environment, files, words
 from ._run import config
-from .algorithms import ALGORITHMS, BACKENDS
+from .algorithms import ALGORITHMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["Loaded", "clear", "load", "save"]
 
 FORMAT = "convt tuning 2"
-_NAMES = {**ALGORITHMS, **BACKENDS}
+_NAMES = (*ALGORITHMS, "onednn")
 _KEY = {"problem": str, "layout": str, "algorithm": str, "threads": int, "isa": str, "cpu": str, "kernels": str}
 
 # Values of _KEY, in order -> {algorithm: milliseconds}. It needs no lock, because setting and copying a dict is atomic.

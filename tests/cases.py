@@ -503,4 +503,4 @@ def operator(case, filter, bias=None, **more):
 
 def kept_forms(op):
     """Return the forms whose packed weights an operator keeps."""
-    return [form for form in op._operator._forms.values() if form.weights() is not None]
+    return [form for form in op._plans._forms.values() if form.weights() is not None]

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, settings
 import convt
 from convt import _core, tuning
 from convt._model import constants, machine
+from convt._plan import choose
 from convt._plan import measure as _measure
-from convt._plan import plans
 from convt._run import config as _config
 
 settings.register_profile("convt", derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
@@ -130,4 +130,4 @@ def direct_wins(monkeypatch):
         return {name: 1e-3 * (2 - (name == "direct")) for name in runs}
 
     monkeypatch.setattr(_measure, "measure", measure)
-    monkeypatch.setattr(plans, "NEAR", math.inf)
+    monkeypatch.setattr(choose, "NEAR", math.inf)

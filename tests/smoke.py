@@ -17,7 +17,7 @@ for dtype in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16):
 rng = np.random.default_rng(0)
 op = convt.ConvTranspose(rng.standard_normal((4, 4, 300, 48), np.float32), strides=2, pads_begin=1, pads_end=1)
 data = rng.standard_normal((2, 9, 11, 300), np.float32)
-filter = op._operator.filter[0].transpose(2, 3, 0, 1)
+filter = op._plans.filter[0].transpose(2, 3, 0, 1)
 want = convt.conv_transpose(data, filter, strides=2, pads_begin=1, pads_end=1, backend="reference")
 assert abs(op(data) - want).max() < 1e-5 * abs(want).max()
 asked = os.environ.get("CONVT_ISA")

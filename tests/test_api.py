@@ -23,7 +23,7 @@ from cases import DTYPES, SAMPLES, assert_same, child, each_dtype, each_sample, 
 
 import convt
 from convt._call import api
-from convt._plan import keep
+from convt._plan import choose, keep
 from convt._plan import plans as _plan
 
 f32 = np.float32
@@ -243,10 +243,10 @@ def test_what_calls_keep_is_bounded():
         data = np.ones((1, n, 2), f32)
         assert op(data).shape == convt.conv_transpose(data, filter).shape == (1, n + 2, 2)
         op(np.ones((1, n, 4), f32)[..., ::2])
-    holders = [vars(op), vars(op._operator), vars(api), vars(_plan)]
+    holders = [vars(op), vars(op._plans), vars(api), vars(_plan)]
     sizes = {k: len(v) for members in holders for k, v in members.items() if isinstance(v, dict) and k != "__builtins__"}
     assert sizes and max(len_ for name, len_ in sizes.items() if name != "_kept") <= 64, sizes
-    for kept in (op._operator.plans, api._ONE_SHOT_CALLS):
+    for kept in (op._plans.bounds, api._ONE_SHOT_CALLS):
         assert 0 < kept.bytes <= kept.limit and len(kept) > 1
 
 
@@ -288,7 +288,7 @@ def test_one_operator_serves_many_python_threads_at_once(plans, monkeypatch):
 def test_a_bounded_cache_is_filled_from_many_threads_at_once():
     """Check that two threads do not both drop the same oldest entry."""
     cache, interval = keep.Recent(5000), sys.getswitchinterval()
-    make = lambda n: _plan._TunedAlgorithm(str(n), "")  # noqa: E731
+    make = lambda n: choose._Tuned(str(n), "")  # noqa: E731
     fill = lambda first: [int(cache.get_or_make((first, n), lambda: make(n)).name) for n in range(10000)]  # noqa: B023, E731
     sys.setswitchinterval(1e-6)
     try:

@@ -8,7 +8,7 @@ from cases import each_isa, matrix_unit, pretend, using_isa
 import convt
 from convt._base.problem import Problem
 from convt._model import machine
-from convt._plan import plans
+from convt._plan import choose, plans
 from convt.algorithms import ALGORITHMS, BASIC, UNITS, clear_schedules, depthwise, on_unit
 from convt.algorithms.direct import schedule as direct
 
@@ -35,7 +35,7 @@ def test_the_choice_does_not_depend_on_the_number_of_threads(name, isa):
     for threads in (1, 2, 7):
         clear_schedules()
         with convt.num_threads(threads), using_isa(isa):
-            found.append(plans._candidates(problem, "auto"))
+            found.append(choose.permitted(problem, "auto"))
     assert found[0] == found[1] == found[2]
     with using_isa(isa):
         assert ("matrix" in found[0]) == matrix_unit()
@@ -67,7 +67,7 @@ def test_few_lanes_are_multiplied_by_dot_products():
     """Check that few out-channels in bfloat16 take the dot products of the CPU, whose outputs are stored several j together."""
     problem = Problem("bfloat16", 1, 1, 56, 1, (360, 640), (9, 9), (3, 3), (1, 1), (4, 4), (1080, 1920))
     with pretend(isa="avx512_bf16", family="zen5"):
-        found = plans._candidates(problem, "auto")
+        found = choose.permitted(problem, "auto")
     assert min(found, key=found.get) == "dots_scatter"
 
 
@@ -82,7 +82,7 @@ def test_many_small_groups_merge_their_phases():
 @pytest.mark.parametrize("data_format", ["NXC", "NCX"])
 def test_channels_first_are_not_gathered_where_pixels_lie_side_by_side(data_format):
     op, shape = operator(((1, 112, 256, 49), (4, 4), 1, 49, 2), pads_begin=1, pads_end=1, data_format=data_format)
-    found = plans._candidates(op._attributes.problem(op._attributes.user_shape(shape)), "auto")
+    found = choose.permitted(op._attributes.problem(op._attributes.user_shape(shape)), "auto")
     assert min(found, key=found.get) == ("depthwise" if data_format == "NXC" else "rows")
 
 
@@ -93,7 +93,7 @@ def test_a_task_of_fewer_rows_than_a_tile_is_no_whole_tile():
     costs = []
     for pixels in (4, 32):
         op, shape = operator(((1, 1, pixels, 1024), (4, 4), 16, 1, 4))
-        costs.append(plans._candidates(op._attributes.problem(shape), "auto")["matrix"])
+        costs.append(choose.permitted(op._attributes.problem(shape), "auto")["matrix"])
     assert costs[0] < 0.7 * costs[1]
 
 
@@ -102,7 +102,7 @@ def test_what_the_last_level_cache_does_not_hold_is_dear_to_the_matrix_unit():
         pytest.skip("no matrix unit")
     op = convt.ConvTranspose(np.ones((1, 96, 64), np.float32), backend="native")
     with pretend(family="skylake_server"):  # a CPU whose last-level cache is not shared by dozens of cores
-        found = [plans._candidates(op._attributes.problem((1, pixels, 96)), "auto") for pixels in (50_000, 200_000)]
+        found = [choose.permitted(op._attributes.problem((1, pixels, 96)), "auto") for pixels in (50_000, 200_000)]
     near, far = (cost["matrix"] / cost["direct"] for cost in found)
     assert near < 0.9 < far
 

@@ -14,6 +14,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 import convt
 from bench import cores, layers
 from bench.problem import Problem
+from convt._plan.run import contiguous
 
 pytestmark = pytest.mark.skipif("avx2" not in ISAS, reason="this CPU lacks avx2")
 
@@ -35,10 +36,10 @@ def made(name, dtype="f32", layout="NXC", algorithm="auto"):
     data = layer.data_shape if layout == "NXC" else (layer.batch, layer.cin, *layer.size)
     filter = np.zeros(layer.filter_shape, cores.DTYPES[dtype])
     keywords = {**cores.keywords(Problem(layer, dtype, layout)), "algorithm": algorithm}
-    operator = convt.ConvTranspose(filter, backend="native", **keywords)._operator
+    operator = convt.ConvTranspose(filter, backend="native", **keywords)._plans
     for threads in COUNTS:
         with convt.num_threads(threads), cores.recorded_plans() as found:
-            plan = operator.contiguous(operator._attributes.problem(data)).plan
+            plan = contiguous(operator, operator.attributes.problem(data)).plan
         yield threads, plan, *found[id(plan)]
 
 

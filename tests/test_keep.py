@@ -22,8 +22,8 @@ SIZES = [(8, 8), (16, 16), (4, 4), (32, 32), (2, 2), (12, 20)]
 @pytest.fixture
 def planned(monkeypatch):
     """Record the algorithm of each plan that is made."""
-    names, bind = [], _plan.Operator._bind
-    monkeypatch.setattr(_plan.Operator, "_bind", lambda self, *rest: names.append(rest[-1]) or bind(self, *rest))
+    names, bind = [], _plan.Plans._bind
+    monkeypatch.setattr(_plan.Plans, "_bind", lambda self, *rest: names.append(rest[-1]) or bind(self, *rest))
     return names
 
 
@@ -45,7 +45,7 @@ def test_a_thousand_lengths_in_turns_are_planned_once_each(planned):
         for n in range(1, 1001):
             assert op(line(n)).shape == (1, 2 * n + 2, 8)
     assert len(planned) == 1000
-    plans = op._operator.plans
+    plans = op._plans.bounds
     assert 1000 << 10 < plans.bytes <= keep.OPERATOR_PLANS and len(plans) == 2000  # two keys: problem and layout
 
 
@@ -66,7 +66,7 @@ def test_the_plan_that_was_not_used_for_longest_goes_first(planned, monkeypatch)
     for n in range(1, 200):
         op(line(1))
         op(line(n))
-        assert 0 < op._operator.plans.bytes <= 100_000
+        assert 0 < op._plans.bounds.bytes <= 100_000
     assert len(planned) == 199  # the first plan was used all the time, so it was kept
     op(line(2))
     assert len(planned) == 200
@@ -77,9 +77,9 @@ def test_plans_that_are_too_large_are_kept_alone(planned, monkeypatch):
     op = convt.ConvTranspose(np.ones((4, 8, 8), f32), strides=2)
     for _ in range(3):
         op(line(5))
-    assert len(planned) == 1 and len(op._operator.plans) == 2
+    assert len(planned) == 1 and len(op._plans.bounds) == 2
     op(line(6))
-    assert len(planned) == 2 and len(op._operator.plans) == 2
+    assert len(planned) == 2 and len(op._plans.bounds) == 2
 
 
 def test_all_operators_together_have_a_bound(monkeypatch):
@@ -88,8 +88,8 @@ def test_all_operators_together_have_a_bound(monkeypatch):
     operators = [convt.ConvTranspose(np.ones((4, 8, 8), f32), strides=2, algorithm="direct") for _ in range(10)]
     for n, op in itertools.product(range(1, 31), operators):
         op(line(n))
-        assert sum(each._operator.plans.bytes for each in operators) + api._ONE_SHOT_CALLS.bytes <= 400_000
-    assert all(len(each._operator.plans) for each in operators)
+        assert sum(each._plans.bounds.bytes for each in operators) + api._ONE_SHOT_CALLS.bytes <= 400_000
+    assert all(len(each._plans.bounds) for each in operators)
 
 
 def test_what_is_kept_by_two_keys_is_counted_once():
@@ -120,12 +120,12 @@ def test_packed_weights_of_all_forms_together_have_a_bound(channels, times, defa
     filter = np.ones((4, 4, channels, channels), f32)
     op = convt.ConvTranspose(filter, strides=2, pads_begin=1, pads_end=1, backend="native")
     limit = op.plan((1, 4, 4, channels)).packed_limit
-    assert limit == times * filter.nbytes == op._operator.weights.limit
+    assert limit == times * filter.nbytes == op._plans.weights.limit
     for shape in SIZES[:3] + SIZES[4:]:
         images(op, [shape], channels)
         forms = kept_forms(op)
-        assert op._operator.weights.bytes == sum(form.nbytes for form in forms) > 0
-        assert op._operator.weights.bytes <= limit or len(forms) == 1
+        assert op._plans.weights.bytes == sum(form.nbytes for form in forms) > 0
+        assert op._plans.weights.bytes <= limit or len(forms) == 1
 
 
 def test_the_form_that_was_not_used_for_longest_is_dropped(default_limit):
@@ -183,7 +183,7 @@ def test_threads_call_while_forms_are_dropped(data_format, default_limit):
 
     def drop():
         while not stop.is_set():
-            op._operator.weights.clear()
+            op._plans.weights.clear()
 
     def work(first):
         return all(op(data[(first + n) % 4]).tobytes() == want[(first + n) % 4] for n in range(60))
@@ -203,8 +203,8 @@ def test_calls_that_are_repeated_pack_again_what_was_dropped():
     want = op(data).tobytes()
     for _ in range(3):
         assert op(data).tobytes() == want and len(kept_forms(op)) == 1
-        op._operator.weights.clear()
-        assert not kept_forms(op) and op._operator.weights.bytes == 0
+        op._plans.weights.clear()
+        assert not kept_forms(op) and op._plans.weights.bytes == 0
 
 
 def test_one_shot_calls_keep_no_weights():
@@ -223,7 +223,7 @@ def test_layouts_that_onednn_wants_are_bounded(default_limit):
     data = [rng.standard_normal((*shape, 32), f32) for shape in shapes]
     want = [op(each).tobytes() for each in data]
     (form,) = kept_forms(op)
-    assert 0 < form.nbytes <= op._operator.weights.limit
+    assert 0 < form.nbytes <= op._plans.weights.limit
     form.weights().bound_to(0)
     most = form.nbytes
     for each, wanted in zip(data * 2, want * 2, strict=True):
@@ -321,7 +321,7 @@ def more_of(make):
 theirs, own = more_of(lambda: onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"]))
 ours, more = more_of(lambda: convt.onnxruntime.InferenceSession(file.getvalue()))
 more -= own
-kept = dict(zip(layers, [node.operator._operator.weights for node in ours.nodes.values()], strict=True))
+kept = dict(zip(layers, [node.operator._plans.weights for node in ours.nodes.values()], strict=True))
 """
 )
 

@@ -31,6 +31,7 @@ from cases import (
 
 import convt
 from convt._model import machine
+from convt._plan.run import bound_for
 from convt.algorithms import onednn
 
 MATRIX_DTYPES = [dtype for dtype in DTYPES if dtype != "float64"]
@@ -74,7 +75,7 @@ def taken(op, data):
     is False."""
     problem, view = op._attributes.problem(data.shape), op._attributes.nxc(data)
     out = np.empty(problem.out_shape, data.dtype)
-    return op._operator.run(problem, op._operator.plan_for(problem, view.strides, out.strides), view, out)
+    return op._plans.run(problem, bound_for(op._plans, problem, view.strides, out.strides), view, out)
 
 
 def line(ci=32, co=32, n=40, **more):

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import convt
 from convt import _core
-from convt._plan import plans
+from convt._plan import choose
 from convt._run import config
 from convt.algorithms.onednn import library, primitive
 
@@ -456,7 +456,7 @@ def test_native_and_reference_never_open_it():
 @needs_onednn
 def test_auto_takes_it_for_bfloat16_on_amx(monkeypatch):
     data, filter = (np.ones(s, ml_dtypes.bfloat16) for s in [(1, 32, 32, 64), (4, 4, 64, 64)])
-    monkeypatch.setattr(plans, "_native", lambda *_: "matrix_scatter" if matrix_unit("bfloat16") else "scatter")
+    monkeypatch.setattr(choose, "native", lambda *_: "matrix_scatter" if matrix_unit("bfloat16") else "scatter")
     op = convt.ConvTranspose(filter, strides=2)
     amx = "amx" in library.opened()["isa"]
     unasked = _core.isa() == config.preferred_isa()  # if CONVT_ISA names another one, oneDNN would ignore it
@@ -497,13 +497,13 @@ def test_the_class_that_auto_gives_it(change, taken, monkeypatch):
     monkeypatch.setattr(library, "opened", lambda: {"isa": "avx512_core_amx"})
     monkeypatch.setattr(primitive, "can", lambda problem: True)
     monkeypatch.setattr(config, "preferred_isa", _core.isa)
-    monkeypatch.setattr(plans, "_native", lambda *_: "matrix_scatter")
+    monkeypatch.setattr(choose, "native", lambda *_: "matrix_scatter")
     layer = {**LAYER_OF_THE_CLASS, **change}
     sizes, ci, co, kernel = (layer.pop(name) for name in ("sizes", "ci", "co", "kernel"))
     for dtype in (ml_dtypes.bfloat16, np.float32, np.float16):
         op = convt.ConvTranspose(np.ones((*[kernel] * len(sizes), ci, co), dtype), **layer)
         shape = (1, ci, *sizes) if layer.get("data_format") == "NCX" else (1, *sizes, ci)
-        name = op._operator.choose_algorithm(op._attributes.problem(shape))[0]
+        name = choose.choose(op._plans, op._attributes.problem(shape))[0]
         assert (name == "onednn") == (taken and dtype is ml_dtypes.bfloat16)
 
 

@@ -142,7 +142,7 @@ def test_what_is_dropped_is_made_anew(computed):
     for _ in range(2):
         close(session, other, feed)
     (node,) = session.nodes.values()
-    node.operator._operator.weights.clear()
+    node.operator._plans.weights.clear()
     for _ in range(2):
         close(session, other, feed)
     assert len(computed) == 3

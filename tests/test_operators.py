@@ -34,10 +34,10 @@ def test_updated_weights_are_used_and_plans_are_kept(filter_format, bias):
     inputs = [rand((1, 5, 7, 6), 4), rand((2, 9, 3, 6), 5)]
     for x in inputs:
         op(x)
-    plans = [op._operator.plans.entries[key].plan for key in op._operator.plans.entries]
+    plans = [op._plans.bounds.entries[key].plan for key in op._plans.bounds.entries]
     new, new_bias = rand(shape, 1), biases[1]
     assert op.update(new, new_bias) is None
-    assert [each.plan for each in op._operator.plans.entries.values()] == plans
+    assert [each.plan for each in op._plans.bounds.entries.values()] == plans
     wanted = [convt.ConvTranspose(new, new_bias, **keywords)(x) for x in inputs]
     new[...] = np.nan  # it was copied
     for x, want in zip(inputs, wanted, strict=True):
@@ -108,7 +108,7 @@ def test_plans_of_weights_that_are_packed_later_are_checked(algorithm, sizes, ke
     op = convt.ConvTranspose(w, algorithm=algorithm, **keywords)
     for data in (x, other):
         op(data)
-    op._operator.weights.clear()
+    op._plans.weights.clear()
     w[at] = np.inf
     op.update(w)
     want = convt.conv_transpose(x, w, backend="reference", **keywords)
@@ -173,11 +173,11 @@ def test_calls_beside_updates_use_one_set_of_weights():
 def test_update_packs_only_what_is_kept():
     op = convt.ConvTranspose(rand((4, 4, 64, 64)), strides=2)
     op.update(rand((4, 4, 64, 64), 1))
-    assert op._operator.weights.bytes == 0 and not op._operator.plans.entries
+    assert op._plans.weights.bytes == 0 and not op._plans.bounds.entries
     op(rand((1, 8, 8, 64)))
-    kept = op._operator.weights.bytes
+    kept = op._plans.weights.bytes
     op.update(rand((4, 4, 64, 64), 2))
-    assert op._operator.weights.bytes == kept > 0
+    assert op._plans.weights.bytes == kept > 0
 
 
 # ------------------------------------------------------------------------------------------------ ONNX
@@ -263,7 +263,7 @@ def test_weights_of_an_openvino_operator_are_packed_once():
     for _ in range(2):
         for size in (None, (17, 18), (18, 18), (19, 18)):
             op(rand((1, 64, 8, 8)), output_shape=size)
-        packed.append([form.weights() for form in op._operator._forms.values()])
+        packed.append([form.weights() for form in op._plans._forms.values()])
     assert packed[0] and [*map(id, packed[0])] == [*map(id, packed[1])]
 
 

@@ -8,7 +8,7 @@ from cases import DTYPES, each_isa, matrix_unit, pretend, using_isa
 import convt
 from convt import _core
 from convt._call import api
-from convt._plan import plans
+from convt._plan import plans, run
 
 # groups, in-channels and out-channels of a group, kernel, stride
 FILTERS = {
@@ -94,8 +94,8 @@ def shots(name, dtype, algorithm, filter_format="XIO"):
         filter = np.ascontiguousarray(filter.transpose(*first, *range(rank)))
     keywords = {**keywords, "algorithm": algorithm, "filter_format": filter_format}
     attributes, view, _ = api.parse(filter, None, **keywords)
-    operator = plans.Operator(attributes, view, None, persistent=False)
-    return data, filter, keywords, operator.contiguous(attributes.problem(data.shape)).plan
+    operator = plans.Plans(attributes, view, None, one_shot=True)
+    return data, filter, keywords, run.contiguous(operator, attributes.problem(data.shape)).plan
 
 
 @each_isa

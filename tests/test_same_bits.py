@@ -13,8 +13,8 @@ from cases import ALGORITHMS, DTYPES, Case, operator, run
 
 import convt
 from convt import tuning
+from convt._plan import choose
 from convt._plan import measure as _measure
-from convt._plan import plans
 
 SEEDS = range(40)
 
@@ -177,7 +177,7 @@ def test_torch_modules_that_are_tuned(case, torch, monkeypatch):
         return {name: 2.0 - (name == winner) for name in able}
 
     monkeypatch.setattr(_measure, "measure", measure)
-    monkeypatch.setattr(plans, "NEAR", math.inf)
+    monkeypatch.setattr(choose, "NEAR", math.inf)
     try:
         for _ in range(3):
             tuning.clear()

@@ -30,7 +30,8 @@ from fuzz import machines
 import convt
 from convt._base.problem import Problem
 from convt._model import machine
-from convt._plan import plans
+from convt._plan import choose, plans
+from convt._plan.run import bound_for
 from convt.algorithms import planes, scatter, stages
 from convt.algorithms.scatter import schedule
 from convt.algorithms.scatter.schedule import ACROSS, COLUMNS, GATHERED
@@ -316,7 +317,7 @@ def taken(op, data):
     is False."""
     problem, view = op._attributes.problem(data.shape), op._attributes.nxc(data)
     out = np.empty(problem.out_shape, data.dtype)
-    return op._operator.run(problem, op._operator.plan_for(problem, view.strides, out.strides), view, out)
+    return op._plans.run(problem, bound_for(op._plans, problem, view.strides, out.strides), view, out)
 
 
 @needs_amx
@@ -386,7 +387,7 @@ def test_activations_of_few_lanes(activation):
 def test_auto_takes_it_where_it_fills_the_unit_and_only_there():
     def best(shape, kernel, co, **keywords):
         op = convt.ConvTranspose(np.zeros((*kernel, shape[-1], co), np.float32), backend="native", **keywords)
-        costs = plans._candidates(op._attributes.problem(shape), "auto")
+        costs = choose.permitted(op._attributes.problem(shape), "auto")
         return min(costs, key=costs.get)
 
     with using_isa(AMX):

@@ -69,7 +69,7 @@ def test_weights_are_packed_once_and_let_go():
     (op,) = known.values.operators.values()
     ct.conv_transpose2d(x, w)
     assert list(known.values.operators.values()) == [op]
-    assert np.shares_memory(op._operator.filter, w.numpy())
+    assert np.shares_memory(op._plans.filter, w.numpy())
     del w
     assert not _weights._filters
 
@@ -79,15 +79,15 @@ def test_plans_outlive_changes_of_the_weights_in_place(bias, monkeypatch):
     x, w, b = torch.randn(1, 8, 6, 6), torch.randn(8, 8, 4, 4), torch.randn(8) if bias else None
     convt.clear_caches()
     made = []
-    bind = plans.Operator._bind
-    monkeypatch.setattr(plans.Operator, "_bind", lambda self, *given: made.append(given) or bind(self, *given))
+    bind = plans.Plans._bind
+    monkeypatch.setattr(plans.Plans, "_bind", lambda self, *given: made.append(given) or bind(self, *given))
     for step in range(4):
         with torch.no_grad():
             for _ in range(3):
                 close(ct.conv_transpose2d(x, w, b), F.conv_transpose2d(x, w, b))
             (known,) = _weights._filters.values()
             (op,) = known.values.operators.values()
-            assert op._operator.weights.bytes > 0
+            assert op._plans.weights.bytes > 0
             w.mul_(-1 - step)
             if bias:
                 b.add_(1)
@@ -342,8 +342,8 @@ def test_frozen_sequentials_follow_refresh_and_dtype():
 def test_an_expanded_filter_is_planned_once(monkeypatch):
     """Check that ``filter.expand(C, -1, -1)`` is planned once although it is a new tensor at each call, as in vocoders without
     aliasing."""
-    makes, make = [], plans.Operator._bind
-    monkeypatch.setattr(plans.Operator, "_bind", lambda self, *a: (makes.append(a), make(self, *a))[1])
+    makes, make = [], plans.Plans._bind
+    monkeypatch.setattr(plans.Plans, "_bind", lambda self, *a: (makes.append(a), make(self, *a))[1])
     filter, x = torch.randn(1, 1, 12), torch.randn(2, 16, 31)
     for dtype in (torch.float32, torch.bfloat16):
         makes.clear()

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 import convt
 from convt import algorithms, tuning
+from convt._plan import choose
 from convt._plan import measure as _measure
-from convt._plan import plans
 from convt._run import config
 from convt.algorithms import onednn
 
@@ -48,7 +48,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(_measure, "_BURST", 0)
     monkeypatch.setattr(_measure, "_preempted", lambda: 0)
     monkeypatch.setattr(_measure, "_disagreement", lambda before, now: "")
-    monkeypatch.setattr(plans, "NEAR", math.inf)
+    monkeypatch.setattr(choose, "NEAR", math.inf)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def measured(monkeypatch):
         return times
 
     monkeypatch.setattr(_measure, "measure", measure)
-    monkeypatch.setattr(plans, "NEAR", math.inf)
+    monkeypatch.setattr(choose, "NEAR", math.inf)
     return seen
 
 
@@ -84,7 +84,7 @@ def test_whatever_wins_computes_the_definition(case, winner):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_measure, "measure", measure)
-        patch.setattr(plans, "NEAR", math.inf)
+        patch.setattr(choose, "NEAR", math.inf)
         for _ in range(2):
             case.check(op(arrays[0]), *arrays, exact=case.activation not in CURVED_ACTIVATIONS)
 
@@ -132,7 +132,7 @@ def test_every_way_that_does_the_problem_is_measured_once_per_shape(measured):
 @pytest.mark.parametrize("least, near", [("direct", ["direct", "winograd"]), ("scatter", ["scatter"])])
 def test_algorithms_that_are_expected_to_be_slow_are_not_measured(measured, monkeypatch, least, near):
     """Check that candidates within a third of the least expected cost are measured, and oneDNN."""
-    monkeypatch.setattr(plans, "NEAR", 4 / 3)
+    monkeypatch.setattr(choose, "NEAR", 4 / 3)
     costs = {"direct": 3.0, "winograd": 4.0, "depthwise": 4.1, "scatter": 1.0 if least == "scatter" else 8.0}
     known = {"permitted": lambda _: True, "least": lambda _: 0.0, "unpacked": False}
     there = {name: SimpleNamespace(cost=lambda _, cost=cost: cost, **known) for name, cost in costs.items()}
@@ -172,7 +172,7 @@ def test_the_losers_leave_no_weights(measured):
         names = [form.key[0] for form in kept_forms(op)]
         assert names == WAYS[: n - 2]
         held = [o for o in gc.get_objects() if type(o) is onednn.weights.Filter and o._view.base is not None]
-        assert len([o for o in held if np.shares_memory(o._view, op._operator.filter)]) == names.count("onednn")
+        assert len([o for o in held if np.shares_memory(o._view, op._plans.filter)]) == names.count("onednn")
 
 
 def test_verbose_says_what_was_measured(capfd, monkeypatch, quick):
@@ -278,12 +278,12 @@ def test_python_threads_measure_one_at_a_time_and_once(measured, monkeypatch):
 _FORK = """
 import contextlib, os, signal
 import numpy as np, convt
-from convt._plan import keep, measure as _measure, plans
+from convt._plan import choose, keep, measure as _measure
 from convt.algorithms import onednn
 _measure._disagreement = lambda before, now: ""
 filter, data = np.ones((4, 4, 8, 8), np.float32), np.ones((1, 5, 5, 8), np.float32)
 want = convt.conv_transpose(data, filter, strides=2, backend="reference")
-ours = plans._measuring, keep._packing, keep._changing
+ours = choose._measuring, keep._packing, keep._changing
 theirs = onednn.library._lock, onednn.primitive._lock, onednn.weights._reordering
 with contextlib.ExitStack() as held:
     for lock in (*ours, *theirs):

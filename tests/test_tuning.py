@@ -18,8 +18,8 @@ from cases import child
 
 import convt
 from convt import _core, tuning
+from convt._plan import choose
 from convt._plan import measure as _measure
-from convt._plan import plans
 from convt.algorithms import ALGORITHMS, onednn
 
 KEYWORDS = {"strides": 2, "backend": "tune"}
@@ -40,7 +40,7 @@ def measured(monkeypatch):
         return {name: 1e-3 / (1 + n) for n, name in enumerate(sorted(runs))}
 
     monkeypatch.setattr(_measure, "measure", measure)
-    monkeypatch.setattr(plans, "NEAR", math.inf)
+    monkeypatch.setattr(choose, "NEAR", math.inf)
     return calls
 
 
@@ -285,8 +285,8 @@ def test_an_entry_can_not_name_what_does_not_do_the_problem(name, keywords, meas
     """Check entries that name an algorithm that does not accept the problem, or one of lower precision. They must be refused
     because such a plan could not be made or would read outside its tables."""
     op = convt.ConvTranspose(FILTER, **KEYWORDS | keywords)
-    problem = op._operator._attributes.problem(DATA.shape)
-    does = name in plans._candidates(problem, "auto")
+    problem = op._plans.attributes.problem(DATA.shape)
+    does = name in choose.permitted(problem, "auto")
     tuning.keep(problem, "auto", convt.get_num_threads(), {name: 1.0, **({} if does else {"direct": 2.0})})
     got = op(DATA)
     assert op.plan(DATA.shape).algorithm == (name if does else "direct") and not measured
@@ -308,7 +308,7 @@ def test_auto_takes_what_was_measured(backend):
     make = lambda **more: convt.ConvTranspose(FILTER, strides=2, backend=backend, **more)  # noqa: E731
     problem, x = make()._attributes.problem(shape), np.random.default_rng(0).standard_normal(shape, np.float32)
     expected = make().plan(shape)
-    others = [name for name in plans._candidates(problem, "auto") if name != expected.algorithm]
+    others = [name for name in choose.permitted(problem, "auto") if name != expected.algorithm]
     assert others and not expected.note
     for name in others:
         _entry(problem, {name: 1.0, expected.algorithm: 2.0, "winograd6": 0.1})  # winograd6 is less exact than "auto" permits
@@ -339,7 +339,7 @@ def test_calls_that_bring_their_weights_choose_by_cost():
     problem = convt.ConvTranspose(FILTER, strides=2)._attributes.problem(DATA.shape)
     want = convt.conv_transpose(DATA, FILTER, strides=2)
     convt.clear_caches()
-    for name in plans._candidates(problem, "auto"):
+    for name in choose.permitted(problem, "auto"):
         _entry(problem, {name: 1.0})
         np.testing.assert_array_equal(convt.conv_transpose(DATA, FILTER, strides=2), want)
 
@@ -353,7 +353,7 @@ def test_pytorch_takes_what_was_measured():
     with convt.num_threads(torch.get_num_threads()), torch.no_grad():
         op = convt.ConvTranspose(module.weight.numpy(), strides=2, data_format="NCX", filter_format="IOX")
         problem = op._attributes.problem(x.shape)
-        for name in plans._candidates(problem, "auto"):
+        for name in choose.permitted(problem, "auto"):
             _entry(problem, {name: 1.0})
             _weights.forget()
             accelerated, _ = convt.torch.accelerate(module, freeze=True)
@@ -375,7 +375,7 @@ def test_onnx_runtime_takes_what_was_measured():
     model = onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 17)])
     op = convt.ConvTranspose(weights, strides=2, data_format="NCX", filter_format="IOX")
     problem, want = op._attributes.problem(x.shape), op(x)
-    for name in plans._candidates(problem, "auto"):
+    for name in choose.permitted(problem, "auto"):
         _entry(problem, {name: 1.0})
         session = convt.onnxruntime.InferenceSession(model)
         np.testing.assert_allclose(session.run(None, {"X": x})[0], want, rtol=1e-4, atol=1e-4)

@@ -10,7 +10,7 @@ from cases import ALGORITHMS, DATA_FORMATS, DTYPES, Case, each_dtype, each_isa, 
 import convt
 from convt._call import api
 from convt._model import machine
-from convt._plan import plans
+from convt._plan import choose, plans
 from convt._run import memory
 from convt.algorithms import reorder, unpacked
 
@@ -100,7 +100,7 @@ def test_views_are_read_and_written():
 
 def chosen(data_shape, filter, persistent=False, **words):
     attributes, view, _ = api.parse(filter, None, **words)
-    return plans.Operator(attributes, view, None, persistent)._cheapest_algorithm(attributes.problem(data_shape))
+    return choose.choose(plans.Plans(attributes, view, None, one_shot=not persistent), attributes.problem(data_shape))[0]
 
 
 def test_auto_takes_it_where_packing_takes_longer_than_multiplying():

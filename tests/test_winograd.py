@@ -174,7 +174,7 @@ def test_auto_takes_it_where_it_pays_and_nowhere_else():
 def test_one_shot_calls_count_the_transform_of_the_weights():
     """Check few pixels with many weights: the transform pays off for packed weights, not for weights that come with each
     call. The estimate is that for one CPU."""
-    from convt._plan import plans
+    from convt._plan import choose
     from convt.algorithms import reorder
 
     kernel, co, found = (4, 4), 256, []
@@ -183,7 +183,7 @@ def test_one_shot_calls_count_the_transform_of_the_weights():
         out = tuple(2 * size for size in sizes)
         problem = Problem("float32", 1, 1, 256, 256, sizes, kernel, (2, 2), (1, 1), (1, 1), out)
         with pretend(isa="avx2", family="zen3"):
-            found.append([plans._native(problem, "auto", brought) for brought in (None, reorder.NOT_IN_ROWS)])
+            found.append([choose.native(problem, "auto", brought) for brought in (None, reorder.NOT_IN_ROWS)])
     assert ["winograd", "direct"] in found and ["direct", "winograd"] not in found
     data, filter, bias = arrays(shape, kernel, co)
     keywords = {"strides": 2, "pads_begin": 1, "pads_end": 1}

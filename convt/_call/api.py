@@ -15,7 +15,7 @@ from .. import tuning
 from .._base import activation as _activation
 from .._base import check, padding, views, words
 from .._base.problem import PRECISIONS, Problem
-from .._plan import keep, plans, repeat
+from .._plan import keep, plans, repeat, run
 from .._run import config, memory
 from ..algorithms import ALGORITHMS, BASIC
 
@@ -241,7 +241,7 @@ def _check_add(attributes, add, shape):
     return add
 
 
-def execute(attributes, operator, data, inputs, out, problem=None, add=None):
+def execute(attributes, plans, data, inputs, out, problem=None, add=None):
     """Execute a validated call and return ``(output, Bound)``.
 
     ``data``, ``out`` and ``add`` are in the user's layout. ``inputs`` lists (name, array) pairs that ``out`` must not overlap.
@@ -262,7 +262,7 @@ def execute(attributes, operator, data, inputs, out, problem=None, add=None):
     if add is not None:
         scratch, addends = views.in_the_same_order(scratch, attributes.nxc(add))
     start = time.perf_counter() if config.verbose() else 0.0
-    plan, bound = operator.compute(problem, source, scratch, addends)
+    plan, bound = run.compute(plans, problem, source, scratch, addends)
     if start:
         config.report(problem, plan, time.perf_counter() - start)
     if scratch is not target:
@@ -446,11 +446,9 @@ def one_shot(dialect, data, filter, bias, names, values, out=None, add=None, cou
         if out is None:
             return one_shot(dialect, data, copy, bias, names, values, None, add, counts_packing)
         own = filter_view(copy, parsed.filter_format, parsed.groups)  # `out` must not overlap the caller's filter
-    operator = plans.Operator(
-        parsed, own, views.readable_view(own_bias), persistent=False, counts_packing=counts_packing
-    )  # fmt: skip
+    once = plans.Plans(parsed, own, views.readable_view(own_bias), one_shot=True, counts_packing=counts_packing)
     inputs = ("data", data), ("filter", view), ("bias", own_bias)
-    result, bound = execute(parsed, operator, data, inputs, out, add=add)
+    result, bound = execute(parsed, once, data, inputs, out, add=add)
     # A call that fell back to another algorithm because of its weights is not kept: the next weights may not need the fallback.
     may_keep = bound is not None and bound.as_chosen and bound.form.finite
     if may_keep and found is not None and can_repeat and (bias is None or views.addressable(bias)):

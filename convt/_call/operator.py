@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import _core
 from .._base import check, padding, views
-from .._plan import keep, plans, repeat
+from .._plan import keep, plan, plans, repeat
 from .._run import config
 from . import api
 
@@ -101,17 +101,17 @@ class ConvTranspose(Generic[DType]):
         Return None if the filter has other strides, because plans depend on them.
         """
         view = views.readable_view(api.filter_view(filter, self._attributes.filter_format, self._attributes.groups))
-        if view.strides != self._operator.filter.strides:
+        if view.strides != self._plans.filter.strides:
             return None
         op = type(self).__new__(type(self))
-        op._attributes, op._operator = self._attributes, self._operator.with_weights(view, views.readable_view(bias), weights)
-        op._kept = op._operator.plans.entries
+        op._attributes, op._plans = self._attributes, self._plans.with_weights(view, views.readable_view(bias), weights)
+        op._kept = op._plans.bounds.entries
         return op
 
     def _set(self, attributes, filter, bias, weights=None):
         self._attributes = attributes
-        self._operator = plans.Operator(attributes, filter, bias, weights=weights)
-        self._kept = self._operator.plans.entries  # the layout of data and threads is a second key of a Bound
+        self._plans = plans.Plans(attributes, filter, bias, weights)
+        self._kept = self._plans.bounds.entries  # the layout of data and threads is a second key of a Bound
 
     @overload
     def __call__(self, data: Array, out: None = None, *, add: Array | None = None) -> NDArray[DType]: ...
@@ -147,17 +147,17 @@ class ConvTranspose(Generic[DType]):
         found = repeat.repeat(self._kept, data, out, config.get_num_threads(), add)
         if type(found) is np.ndarray:  # otherwise the layout of data and threads
             return found
-        operator = self._operator  # `update` replaces it
-        result, bound = self._compute(operator, self._attributes, data, out, add)
+        own = self._plans  # `update` replaces it
+        result, bound = self._compute(own, self._attributes, data, out, add)
         if bound is not None:
-            operator.plans.keep(found, bound)
+            own.bounds.keep(found, bound)
         return result
 
-    def _compute(self, operator, attributes, data, out, add=None):
+    def _compute(self, plans, attributes, data, out, add=None):
         """Compute a call with all checks and return ``(output, Bound)``, as `api.execute` does."""
         with check.renamed(self._ARGUMENTS):
             data = api.check_data(attributes, data)
-            return api.execute(attributes, operator, data, (("data", data),), out, add=add)
+            return api.execute(attributes, plans, data, (("data", data),), out, add=add)
 
     def update(self, filter: Array, bias: Array | None = None) -> None:
         """Replace the weights.
@@ -189,13 +189,13 @@ class ConvTranspose(Generic[DType]):
         [3.0, 3.0, 3.0, 3.0]
         """
         with check.renamed(self._ARGUMENTS):
-            self._operator = operator = self._operator.with_weights(*self._checked_weights(filter, bias))
-        self._kept = operator.plans.entries
+            self._plans = own = self._plans.with_weights(*self._checked_weights(filter, bias))
+        self._kept = own.bounds.entries
         _core.invalidate_known_calls()
 
     def _checked_weights(self, filter, bias):
         """Return copies of new weights: the filter as a view (groups, ci, co, *kernel), and the bias."""
-        attributes, old = self._attributes, self._operator
+        attributes, old = self._attributes, self._plans
         filter = check.floating("filter", filter)
         if check.DTYPES[filter.dtype] != attributes.dtype:
             raise TypeError(f"filter: got dtype {filter.dtype}, wanted {attributes.dtype}, the operator's")
@@ -212,7 +212,7 @@ class ConvTranspose(Generic[DType]):
     def _part(self, data: NDArray[DType], problem: Problem) -> NDArray[DType]:
         """Compute the output of ``problem``, a part of a larger problem, from the part's ``data``."""
         config.check_size(problem)
-        return api.execute(self._attributes, self._operator, data, (), None, problem)[0]
+        return api.execute(self._attributes, self._plans, data, (), None, problem)[0]
 
     def output_shape(self, shape: Iterable[SupportsIndex]) -> tuple[int, ...]:
         """Return the output shape for a data shape.
@@ -234,7 +234,7 @@ class ConvTranspose(Generic[DType]):
         """
         return self._attributes.user_shape(self._attributes.problem(_shape(shape)).out_shape)
 
-    def plan(self, shape: Iterable[SupportsIndex]) -> plans.Plan:
+    def plan(self, shape: Iterable[SupportsIndex]) -> plan.Plan:
         """Return the plan for C-contiguous data of a shape. Weights are packed if the plan needs it.
 
         Parameters
@@ -259,11 +259,11 @@ class ConvTranspose(Generic[DType]):
         >>> op.plan((1, 8, 8, 64)).algorithm
         'direct'
         """
-        return self._operator.plan(self._attributes.problem(_shape(shape)))
+        return plan.describe(self._plans, self._attributes.problem(_shape(shape)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        operator = self._operator
-        return _rebuild, (type(self), self._attributes._asdict(), operator.filter, operator.bias)
+        plans = self._plans
+        return _rebuild, (type(self), self._attributes._asdict(), plans.filter, plans.bias)
 
     def __repr__(self) -> str:
         a = self._attributes

@@ -202,7 +202,8 @@ from functools import partial
 from typing import NamedTuple
 
 from .._base.problem import PRECISIONS
-from .._model import machine  # fmt: skip
+from .._model import machine
+from .._run.addition import Addition  # fmt: skip
 from . import (
     common,
     depthwise,
@@ -211,6 +212,7 @@ from . import (
     order,
     phases,
     planes,
+    reference,
     rows,
     scatter,
     stages,
@@ -233,6 +235,8 @@ class Algorithm(NamedTuple):
     precision: str = "highest"  # the precision of float32 that a caller of "auto" must permit
     exact: str = ""  # a dtype that the algorithm computes at its full precision, whatever ``precision`` says of float32
     unpacked: bool = False  # the algorithm reads one-shot filters in rows without packing; "auto" takes it only for these
+    addition: Callable = Addition  # (dtype, activation) -> object whose ``run`` adds an array to the plans' outputs
+    repeats: bool = True  # the plans also run on arrays in the user's order of axes
 
     def permitted(self, problem):
         """Check whether "auto" may take the algorithm. Dtypes other than float32 always require full precision."""
@@ -401,5 +405,12 @@ def clear_schedules():
         decided.cache_clear()
 
 
-# oneDNN has the same interface, but is a backend without comparable costs: see onednn/schedule.py.
-BACKENDS = {"onednn": Algorithm(onednn.STAGES, partial(stages.make, onednn.STAGES, name="onednn", unit="onednn"), "onednn")}
+# Backends have the same interface, without comparable costs.
+BACKENDS = {
+    "onednn": Algorithm(onednn.STAGES, partial(stages.make, onednn.STAGES, name="onednn", unit="onednn"), "onednn"),
+    "reference": Algorithm(
+        reference.STAGES, partial(stages.make, reference.STAGES, name="reference", unit="numpy"), "numpy",
+        addition=reference.Addition, repeats=False,
+    ),
+}  # fmt: skip
+MAKERS = {**ALGORITHMS, **BACKENDS}

@@ -4,10 +4,69 @@ It shares only `Problem` and the activations with the native backend, so tests c
 """
 
 import itertools
+import math
+from typing import NamedTuple
 
 import numpy as np
 
 from .._base import activation
+from .._base.problem import Problem
+from . import stages
+
+
+class _Schedule(NamedTuple):
+    """The fields of all schedules (see stages.py)."""
+
+    problem: Problem
+    unit: str
+    threads: int = 1
+    form: tuple = ()  # one form: the weights as they are
+
+
+class _Weights(NamedTuple):
+    """Weights as they are, with the interface of packed weights."""
+
+    filter: np.ndarray
+    bias: np.ndarray | None
+    finite: bool = True  # whatever they contain, the plan supports it
+    nbytes: int = 0
+
+
+class _Recipe:
+    """The recipe of weights that are not packed."""
+
+    def pack(self, filter, bias, threads):
+        return _Weights(filter, bias)
+
+
+class Plan(NamedTuple):
+    """The plan of a problem, with the interface of _core's plans."""
+
+    problem: Problem
+    backend: str = "reference"
+    algorithm: str = "scatter"
+    isa: str = "numpy"
+    tasks: int = 1
+    workspace: int = 0
+    packed_bytes: int = 0
+    has_holes: bool = False
+
+    def threads(self, available):
+        return 1
+
+    def run(self, data, out, weights, threads):
+        run(self.problem, data, weights.filter, weights.bias, out)
+
+
+class Addition(NamedTuple):
+    """The addition of an array to outputs, in float64, and the activation ``(name, a, b)`` of the sums."""
+
+    dtype: str
+    activation: tuple[str, float, float]
+
+    def run(self, out, add, threads):
+        sums = out.astype(np.float64) + add
+        out[...] = activation.reference(*self.activation, sums).astype(out.dtype)
 
 
 def run(problem, data, filter, bias, out):
@@ -39,3 +98,12 @@ def run(problem, data, filter, bias, out):
         if bias is not None:
             y += bias.astype(np.float64)
         out[...] = activation.reference(*p.activation, y).astype(out.dtype)
+
+
+STAGES = stages.Stages(
+    schedule=lambda problem, here, unit, threads, finite: _Schedule(problem, unit),
+    cost=lambda schedule, here: math.inf,
+    packing=lambda schedule, here: 0.0,
+    recipe=lambda attributes, filter, bias, form, unit: _Recipe(),
+    bind=lambda schedule, in_strides, out_strides, recipe: Plan(schedule.problem),
+)

@@ -86,7 +86,7 @@ class _Filter:
             # The bias is copied, because the operator also serves later calls whose bias is another tensor with equal elements.
             own = None if elements is None else elements.copy()
             earlier = values.earlier.pop(key[0], None)
-            if earlier is not None and (earlier._operator.bias is None) == (own is None):
+            if earlier is not None and (earlier._plans.bias is None) == (own is None):
                 found = earlier._with_arrays(values.array, own, values.weights)
             if found is None:
                 found = _operator.ConvTranspose._borrowing(values.array, own, weights=values.weights, **keywords(*key[0]))

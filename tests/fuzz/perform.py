@@ -48,7 +48,7 @@ class _Array:
 @contextlib.contextmanager
 def recording(forced=()):
     """Record the plans made inside, as (algorithm, text, schedule). ``forced`` is as in `schedules.recording`."""
-    found, bind = [], _plan.Operator._bind
+    found, bind = [], _plan.Plans._bind
 
     def recorded(self, *arguments):
         bound = bind(self, *arguments)
@@ -58,12 +58,12 @@ def recording(forced=()):
         found.append((plan.algorithm, text, schedules.to_text(last_schedule())))
         return bound
 
-    _plan.Operator._bind = recorded
+    _plan.Plans._bind = recorded
     try:
         with schedules.recording(forced) as last_schedule:
             yield found
     finally:
-        _plan.Operator._bind = bind
+        _plan.Plans._bind = bind
 
 
 def perform(call):
