@@ -84,6 +84,29 @@ def rewrite(model, session, threads, precision=None, tune=False, left_out=None, 
     return Rewritten(model, fused, kept)
 
 
+def may_enlarge(model):
+    """Check whether a model with convt's nodes has a PRelu whose slopes may be larger than its input.
+
+    ONNX forbids that, and ONNX Runtime computes it. It infers the shape of the input for the output. If that shape has names of
+    convt for open sizes, ONNX Runtime takes the two values for equally large, and writes the output over the input.
+    """
+    is_prelu = lambda node: _scopes.is_standard(node, "PRelu")  # noqa: E731
+    if any(is_prelu(node) for function in model.functions for node in _scopes.all_nodes(function)):
+        return True  # its slopes are unknown
+    if not any(map(is_prelu, _scopes.all_nodes(model.graph))):
+        return False  # without a `Scope`, which takes a while for large models
+    nodes = [(scope, node) for scope in _scopes.Scope(model.graph, model.ir_version) for node in scope.nodes]
+    slopes = [scope.value(node.input[1]).dims for scope, node in nodes if is_prelu(node)]
+    weights = [scope.value(node.input[1]).dims for scope, node in nodes if node.domain == _DOMAIN]
+    ranks = {len(dims) for dims in weights if dims is not None}
+    return any(dims is None or not _are_for_channels(dims, ranks) for dims in slopes)
+
+
+def _are_for_channels(dims, ranks):
+    """Check whether this is the shape of one slope, or of one for each channel of data of one of these ranks."""
+    return all(size == 1 or len(dims) - ax + 1 in ranks for ax, size in enumerate(dims))
+
+
 def _needs_shapes(scope, node):
     """Check whether a decision about a node needs shapes that must be inferred, which takes a while for large models."""
     if not _functions.is_transposed(node):
