@@ -41,9 +41,10 @@ def rewrite(model, session, threads, precision=None, tune=False, left_out=None, 
 
     Raise ONNX Runtime's error for a model that it refuses, because it does not see the nodes that are fused.
     """
-    if model.functions:
-        _options.load(model)  # because the shapes inside a function must fit exactly, and those outside need not
+    # With functions, because the shapes inside a function must fit exactly, and those outside need not.
+    outputs = _options.load(model) if model.functions else ()
     model, closed = _functions.inlined(model)
+    _declare(model.graph, outputs)
     _options.load(model)
     initializers = {each.name for each in model.graph.initializer}
     opset, fused, kept = _functions.opset_of(model), {}, {}
@@ -82,6 +83,18 @@ def rewrite(model, session, threads, precision=None, tune=False, left_out=None, 
     if fused and not any(each.domain == _DOMAIN for each in model.opset_import):
         model.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
     return Rewritten(model, fused, kept)
+
+
+def _declare(graph, outputs):
+    """Declare the shapes of outputs of a graph that ONNX Runtime infers before functions are inlined.
+
+    It keeps them, and may infer less afterwards, because inlining loses what nested graphs of a function declare.
+    """
+    for declared, inferred in zip(graph.output, outputs, strict=False):
+        tensor, dims = declared.type.tensor_type, inferred.shape
+        is_valid = not any(isinstance(size, int) and size < 0 for size in dims)
+        if declared.type.HasField("tensor_type") and not tensor.HasField("shape") and dims and is_valid:
+            declared.CopyFrom(onnx.helper.make_tensor_value_info(declared.name, tensor.elem_type, dims))
 
 
 def may_enlarge(model):
