@@ -220,6 +220,32 @@ def test_the_report_tells_refused_runs_from_refused_nodes():
     assert "up: some runs are left to ONNX Runtime because convt refuses inputs of shapes ((1, 5, 4, 4)" in str(session.report)
 
 
+@pytest.mark.parametrize("shape", [OPEN, ("N", 6, 5, None), UNKNOWN])
+@pytest.mark.parametrize("slopes", [(9,), (2, 1, 1, 1), (2, 4, 1, 9), (4, 1, 1)])
+@pytest.mark.parametrize("place", ["graph", "branch", "function"])
+def test_a_prelu_that_enlarges_its_input(place, slopes, shape, capfd):
+    """Check that ONNX Runtime does not write the output over the input, and that the session's options say nothing about it."""
+    nodes = [helper.make_node(*each) for each in (("Abs", ["Z"], ["E"]), ("PRelu", ["E", "S"], ["P"]), ("Neg", ["P"], ["Y"]))]
+    function = helper.make_function("own", "f", ["Z", "S"], ["Y"], nodes, [helper.make_opsetid("", 17)])
+    if place == "branch":
+        inner = helper.make_graph(nodes, "branch", [], [info("Y")])
+        nodes = [helper.make_node("If", ["which"], ["Y"], then_branch=inner, else_branch=inner)]
+    elif place == "function":
+        nodes = [helper.make_node("f", ["Z", "S"], ["Y"], domain="own")]
+    x, kernel = X[..., :1], W[..., :1]
+    constants = {"W": kernel, "S": weights(*slopes)}
+    model = model_of([conv(output="Z"), *nodes], {"X": shape}, constants=constants)
+    feed = {"X": x}
+    if place == "branch":
+        with_condition(model)
+        feed["which"] = np.array(True)
+    elif place == "function":
+        model.functions.append(function)
+        model.opset_import.append(helper.make_opsetid("own", 1))
+    session = alike(model, [feed], capfd)
+    assert session.get_session_options().enable_mem_reuse
+
+
 @pytest.mark.parametrize(("attributes", "why"), [
     ({"auto_pad": "SAME_UPPER", "strides": [2, 2]}, "the shape of its weights is unknown, so its kernel may be smaller"),
     ({"output_padding": [1, 1], "output_shape": [9, 9], "strides": [2, 2]}, "ONNX Runtime may refuse together, and inputs"),

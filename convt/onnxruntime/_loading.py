@@ -101,6 +101,8 @@ def prepared(path, data, options, providers, key, precision, tune=False, left_ou
     )  # fmt: skip
     if not fused:
         raise NotConverted("all of them are left to ONNX Runtime", kept=kept)
+    if _rewrite.may_enlarge(model):
+        copy.enable_mem_reuse = False
     return Prepared(model, source, copy, fused, kept)
 
 

@@ -41,9 +41,10 @@ def rewrite(model, session, threads, precision=None, tune=False, left_out=None, 
 
     Raise ONNX Runtime's error for a model that it refuses, because it does not see the nodes that are fused.
     """
-    if model.functions:
-        _options.load(model)  # because the shapes inside a function must fit exactly, and those outside need not
+    # With functions, because the shapes inside a function must fit exactly, and those outside need not.
+    outputs = _options.load(model) if model.functions else ()
     model, closed = _functions.inlined(model)
+    _declare(model.graph, outputs)
     _options.load(model)
     initializers = {each.name for each in model.graph.initializer}
     opset, fused, kept = _functions.opset_of(model), {}, {}
@@ -82,6 +83,41 @@ def rewrite(model, session, threads, precision=None, tune=False, left_out=None, 
     if fused and not any(each.domain == _DOMAIN for each in model.opset_import):
         model.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
     return Rewritten(model, fused, kept)
+
+
+def _declare(graph, outputs):
+    """Declare the shapes of outputs of a graph that ONNX Runtime infers before functions are inlined.
+
+    It keeps them, and may infer less afterwards, because inlining loses what nested graphs of a function declare.
+    """
+    for declared, inferred in zip(graph.output, outputs, strict=False):
+        tensor, dims = declared.type.tensor_type, inferred.shape
+        is_valid = not any(isinstance(size, int) and size < 0 for size in dims)
+        if declared.type.HasField("tensor_type") and not tensor.HasField("shape") and dims and is_valid:
+            declared.CopyFrom(onnx.helper.make_tensor_value_info(declared.name, tensor.elem_type, dims))
+
+
+def may_enlarge(model):
+    """Check whether a model with convt's nodes has a PRelu whose slopes may be larger than its input.
+
+    ONNX forbids that, and ONNX Runtime computes it. It infers the shape of the input for the output. If that shape has names of
+    convt for open sizes, ONNX Runtime takes the two values for equally large, and writes the output over the input.
+    """
+    is_prelu = lambda node: _scopes.is_standard(node, "PRelu")  # noqa: E731
+    if any(is_prelu(node) for function in model.functions for node in _scopes.all_nodes(function)):
+        return True  # its slopes are unknown
+    if not any(map(is_prelu, _scopes.all_nodes(model.graph))):
+        return False  # without a `Scope`, which takes a while for large models
+    nodes = [(scope, node) for scope in _scopes.Scope(model.graph, model.ir_version) for node in scope.nodes]
+    slopes = [scope.value(node.input[1]).dims for scope, node in nodes if is_prelu(node)]
+    weights = [scope.value(node.input[1]).dims for scope, node in nodes if node.domain == _DOMAIN]
+    ranks = {len(dims) for dims in weights if dims is not None}
+    return any(dims is None or not _are_for_channels(dims, ranks) for dims in slopes)
+
+
+def _are_for_channels(dims, ranks):
+    """Check whether this is the shape of one slope, or of one for each channel of data of one of these ranks."""
+    return all(size == 1 or len(dims) - ax + 1 in ranks for ax, size in enumerate(dims))
 
 
 def _needs_shapes(scope, node):

@@ -258,6 +258,7 @@ class InferenceSession(onnxruntime.InferenceSession):
             del _node.sessions[key], _replaced.found[key]
             _host.shape_errors.pop(key, None)
             self._model_path, self._model_bytes = path, data
+        self._sess_options.enable_mem_reuse = options is None or options.enable_mem_reuse
         if options is not None:
             self._sess_options.optimized_model_filepath = options.optimized_model_filepath
         self._outputs_meta = _replaced.without_names(self._outputs_meta)

@@ -3,6 +3,7 @@
 References to values count back from the newest value that is visible (0), so that a case may lose nodes.
 """
 
+import json
 import math
 import re
 from typing import NamedTuple
@@ -78,12 +79,14 @@ class _Graph:
 class _Builder:
     def __init__(self, case):
         self.case, self.runs = case, case["runs"] or [{}]
-        self.opset, self.ir, self.rank = case.get("opset", 17), case.get("ir", 8), case.get("rank", 1)
+        self.opset, self.ir, self.rank = case.get("opset", 17), case.get("ir", 8), max(1, case.get("rank", 1))
         self.root = self.graph = _Graph(None, "")
         self.files, self.added, self.functions = {}, {}, []
         self.shared = {}  # shape and dtype of a constant of the outermost graph -> name of the last one
         self.feeds = [{} for _ in self.runs]
         self.convs, self.is_counted, self.called = 0, True, 0
+        self.trips = 1  # how often the loops around the present graph run its nodes
+        self.has_scan = '"scan"' in json.dumps(case)
 
     # ------------------------------------------------------------ the model
 
@@ -258,14 +261,15 @@ class _Builder:
         if "bias" in node:
             inputs.append(self._constant(node["bias"], (out * group,), x.dtype) if node["bias"] else "")
         names = ["dilations"]
-        if math.prod(x.shapes[0][2:]) <= _SMALL:  # because the time of a case grows with its elements
+        growth = 2 ** (rank * (self.trips - 1))
+        if math.prod(x.shapes[0][2:]) * growth <= _SMALL:  # because the time of a case grows with its elements
             names += ["strides", "output_padding"]
         given = {name: sizes(name, 0) for name in names if name in node}
         if "pads" in node:
             given["pads"] = [n for side in _sized(node["pads"] or [[0]], 2) for n in _sized(side or [0], rank)]
         if "auto_pad" in node:
             given["auto_pad"] = node["auto_pad"]
-        if "crop" in node:
+        if "crop" in node and not self.has_scan:  # ONNX Runtime infers a wrong rank for some, and then crashes in a Scan
             full = _sizes(x.shapes[0][2:], kernel, {name: value for name, value in given.items() if "pad" not in name})
             given["output_shape"] = [max(1, size - n) for size, n in zip(full, sizes("crop", 0), strict=True)]
         given = self._referred(given)
@@ -429,7 +433,9 @@ class _Builder:
         truth = self._stored(np.array(True), "constant")
         prefix = self.graph.fresh("l")
         carried = Value(prefix + "_x", x.dtype, x.shapes)
+        before, self.trips = self.trips, self.trips * max(1, node.get("trips", 1))
         graph, value = self._inside(node.get("body", []), prefix + "_", [carried], dtype=x.dtype)
+        self.trips = before
         graph.nodes.append(helper.make_node("Identity", [prefix + "_c"], [prefix + "_d"]))
         inputs = [
             helper.make_tensor_value_info(prefix + "_i", TensorProto.INT64, ()),

@@ -312,7 +312,10 @@ def _activation(kind, x, given):
         size = np.where(np.isfinite(x.v), np.abs(x.v), 0)
         e = e + _CURVED[x.dtype] * np.maximum(1, size if kind == "Gelu" else np.where(np.isfinite(v), np.abs(v), 0))
     elif kind in ("HardSwish", "HardSigmoid"):
-        e = e + 4 * float(np.finfo(x.dtype).eps) * np.where(np.isfinite(x.v), np.abs(x.v), 0)
+        size = np.where(np.isfinite(x.v), np.abs(x.v), 0)
+        e = e + 4 * float(np.finfo(x.dtype).eps) * size
+        if kind == "HardSwish" and x.dtype == "float64":  # ONNX Runtime multiplies by 1 / 6 as an attribute, a float32
+            e = e + size * np.minimum(size, 3) * 2.0**-27
     return _done(v, np.where(np.isinf(x.e), np.inf, e), x.dtype)  # it may be NaN where x may be anything
 
 
@@ -327,7 +330,7 @@ def _gelu(v, approximate=b"none"):
 
 
 def _selu(v):
-    alpha, gamma = 1.6732632, 1.0507009
+    alpha, gamma = 1.6732631921768188, 1.0507010221481323  # those of ONNX, which are float32 in float64 models, too
     return gamma * np.where(v > 0, v, alpha * np.expm1(v))
 
 
