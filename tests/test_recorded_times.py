@@ -1,6 +1,7 @@
-"""The planner's losses on recorded times: docs/measurements/FAMILY_times.jsonl has the milliseconds of each algorithm on layers,
-measured on a CPU of a machine file. The planner pretends that CPU, and takes an algorithm for each layer. Its loss is the time
-of that algorithm relative to the fastest one.
+"""The planner's losses on recorded times.
+
+docs/measurements/FAMILY_times.jsonl has the milliseconds of each algorithm on layers, measured on a CPU of a machine file. The
+planner pretends that CPU, and takes an algorithm for each layer. Its loss is the time of that algorithm relative to the fastest.
 
 If a change of a constant or an efficiency fails here, the message has the layers that lost most.
 """
@@ -45,7 +46,7 @@ def test_losses_of_the_planner(family, layout):
 
 
 def problem_of(layer, layout):
-    """Return the `Problem` of a layer of a record: N, channels, groups, sizes, kernel, strides; pads, dilations if not plain."""
+    """Return the `Problem` of a layer of a record: N, channels, groups, sizes, kernel, strides, pads."""
     filter = np.broadcast_to(np.float32(1), (*layer["k"], layer["Cin"], layer["Cout"] // layer["g"]))
     op = convt.ConvTranspose._borrowing(
         filter, None, strides=layer["s"], pads_begin=layer.get("pb", 0), pads_end=layer.get("pe", 0),
