@@ -1,4 +1,4 @@
-# C interface of _core: kernels of the instruction set in use, threads, and the base class Plan of all native algorithms.
+# C interface of _core: kernels of the instruction set in use, threads, and the base class NativePlan of all native algorithms.
 
 from libc.stdint cimport int64_t, uint64_t
 
@@ -79,7 +79,7 @@ cdef class PackedFilter:
     cdef readonly size_t nbytes
 
 
-cdef class Plan:
+cdef class NativePlan:
     cdef readonly str algorithm, isa, backend, tile
     cdef const convt_kernels *k
     cdef convt_act act, none

@@ -1,7 +1,7 @@
 # cython: language_level=3
 """Execution of plans: the instruction set in use, threads, tasks, and workspace.
 
-An algorithm (see convt.algorithms) makes a Plan for one problem and the strides of its data and output. A Plan has flat tables
+An algorithm (see convt.algorithms) makes a plan for one problem and the strides of its data and output. A plan has flat tables
 and runs on views in NXC axis order. `run` distributes its tasks to threads, which call `run_task`, the algorithm's loops over
 the micro-kernels. Nothing can fail inside the parallel region, because arguments are checked and memory is allocated before it.
 Threads are OpenMP's, or those of a ThreadPool that the calling thread has set.
@@ -420,10 +420,10 @@ cdef struct PlanJob:
 cdef void run_part(void *given, size_t thread) noexcept nogil:
     """Run one thread's part of a call."""
     cdef PlanJob *job = <PlanJob *>given
-    (<Plan>job.plan).run_tasks(thread, job.call, job.call.ws + thread * job.call.bytes_per_thread + SHARE_BYTES)
+    (<NativePlan>job.plan).run_tasks(thread, job.call, job.call.ws + thread * job.call.bytes_per_thread + SHARE_BYTES)
 
 
-cdef class Plan:
+cdef class NativePlan:
     """Base class of all native plans: kernels, sizes, strides, activation, and the execution of tasks.
 
     Strides are in elements. `workspace` is in bytes per thread. `packing_workspace` is the additional number of bytes per

@@ -1,6 +1,7 @@
 """Tests of the structure of the package: imports go down from room to room, and the rooms say what they are."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,15 @@ def test_imports_of_each_kind_are_read(tmp_path):
     assert sorted(structure._imported("convt._plan._there", path, known)) == [
         "convt._base.check", "convt._base.files", "convt._core", "convt._core", "convt._run.memory", "convt.tuning",
     ]  # fmt: skip
+
+
+def test_a_class_has_a_name_of_its_own():
+    """Check that no two classes of the package have one name, except those that are the same part of several integrations or
+    algorithms."""
+    paths = [path for files in structure.modules().values() for path in files if path.suffix != ".pxd"]
+    names = [name for path in paths for name in re.findall(r"^(?:cdef )?class (\w+)", path.read_text(encoding="utf-8"), re.M)]
+    assert "ConvTranspose" in names and "DirectPlan" in names
+    assert {name for name in names if names.count(name) > 1} == {"Class", "ConvTranspose", "Report", "Schedule"}
 
 
 @pytest.mark.parametrize("name", [name for name in (*structure.ROOMS, *structure.INTEGRATIONS)])

@@ -4,7 +4,7 @@ cimport numpy as cnp
 from libc.stdint cimport int64_t
 
 from convt._run.addition cimport Addition
-from convt._core cimport PackedFilter, Plan
+from convt._core cimport PackedFilter, NativePlan
 
 
 cdef class Kept:
@@ -30,7 +30,7 @@ cdef class Bound(Kept):
     cdef readonly bint supports_nonfinite  # the plan also supports weights that are not finite
     cdef object fill
     cdef readonly Addition addition
-    cdef Plan native  # the plan if it is native, None for oneDNN
+    cdef NativePlan native  # the plan if it is native, None for oneDNN
     cdef cnp.dtype dtype
     cdef tuple shape, strides
     cdef int64_t size  # elements of the output

@@ -14,7 +14,7 @@ from libc.string cimport memcpy
 cimport numpy as cnp
 
 from convt._run.addition cimport Addition
-from convt._core cimport PackedFilter, Plan, invalidate_known_calls, isa_in_use
+from convt._core cimport PackedFilter, NativePlan, invalidate_known_calls, isa_in_use
 from convt._run.kernels cimport convt_isa
 from convt._run.memory cimport Table, empty
 from convt.algorithms.packing cimport PackRecipe
@@ -253,7 +253,7 @@ cdef Py_ssize_t bytes_of(held) except -1:
             total += bytes_of(each)
     elif type(held) is tuple:
         total += 8 * len(<tuple>held)
-    elif isinstance(held, Plan):
+    elif isinstance(held, NativePlan):
         for each in gc.get_referents(held):
             total += bytes_of(each)
     return total
@@ -272,7 +272,7 @@ cdef class Bound(Kept):
         self.plan, self.form, self.dtype, self.shape, self.strides, self.fill = plan, form, dtype, shape, strides, fill
         self.addition, self.size = addition, math.prod(shape)
         self.as_chosen, self.supports_nonfinite = as_chosen, form.finite is False
-        self.native = plan if isinstance(plan, Plan) else None
+        self.native = plan if isinstance(plan, NativePlan) else None
         self.bytes = FOREIGN_BYTES if self.native is None else bytes_of(plan)
 
     cdef void touch_all(self) noexcept nogil:

@@ -410,7 +410,7 @@ BACKENDS = {
     "onednn": Algorithm(onednn.STAGES, partial(stages.make, onednn.STAGES, name="onednn", unit="onednn"), "onednn"),
     "reference": Algorithm(
         reference.STAGES, partial(stages.make, reference.STAGES, name="reference", unit="numpy"), "numpy",
-        addition=reference.Addition, repeats=False,
+        addition=reference.ReferenceAddition, repeats=False,
     ),
 }  # fmt: skip
 MAKERS = {**ALGORITHMS, **BACKENDS}

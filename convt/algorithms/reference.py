@@ -39,7 +39,7 @@ class _Recipe:
         return _Weights(filter, bias)
 
 
-class Plan(NamedTuple):
+class ReferencePlan(NamedTuple):
     """The plan of a problem, with the interface of _core's plans."""
 
     problem: Problem
@@ -58,7 +58,7 @@ class Plan(NamedTuple):
         run(self.problem, data, weights.filter, weights.bias, out)
 
 
-class Addition(NamedTuple):
+class ReferenceAddition(NamedTuple):
     """The addition of an array to outputs, in float64, and the activation ``(name, a, b)`` of the sums."""
 
     dtype: str
@@ -105,5 +105,5 @@ STAGES = stages.Stages(
     cost=lambda schedule, here: math.inf,
     packing=lambda schedule, here: 0.0,
     recipe=lambda attributes, filter, bias, form, unit: _Recipe(),
-    bind=lambda schedule, in_strides, out_strides, recipe: Plan(schedule.problem),
+    bind=lambda schedule, in_strides, out_strides, recipe: ReferencePlan(schedule.problem),
 )

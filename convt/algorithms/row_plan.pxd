@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t
 
-from convt._core cimport Plan
+from convt._core cimport NativePlan
 from convt._run.memory cimport Table
 
 
@@ -12,7 +12,7 @@ cdef struct KeptRow:
     int64_t used  # the output row that read it last; -1 if the place is empty
 
 
-cdef class RowPlan(Plan):
+cdef class RowPlan(NativePlan):
     cdef int64_t out_rows, row_taps  # output rows of the batch; the most input rows that reach one, from the schedule
     # For each output position of each axis except the last, the (tap, input index) pairs that reach it.
     cdef Table outer_out, outer_start, outer_taps

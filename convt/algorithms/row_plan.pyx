@@ -9,12 +9,12 @@ from libc.stdint cimport int64_t
 
 import numpy as np
 
-from convt._core cimport Plan
+from convt._core cimport NativePlan
 from convt._run.memory cimport Table
 from convt.algorithms.indexing cimport take_index
 
 
-cdef class RowPlan(Plan):
+cdef class RowPlan(NativePlan):
     """A plan that computes output rows along the last axis."""
 
     cdef open_rows(self, problem):

@@ -15,7 +15,7 @@ from .._run import config
 
 cimport numpy as cnp
 
-from convt._core cimport Deal, PackedFilter, Plan, RunArguments, has_thread_scope, known_calls_version
+from convt._core cimport Deal, PackedFilter, NativePlan, RunArguments, has_thread_scope, known_calls_version
 from convt._run.memory cimport return_block, take_block, workspaces
 from convt._plan.repeat cimport Bound, layout
 
@@ -144,7 +144,7 @@ cdef bint compute(Entry *entry, char *data, char *out, const char *add) noexcept
     if ws == NULL:
         return False
     run.src, run.dst = data, out
-    done = (<Plan>entry.plan).run_with_workspace(ws, &run)
+    done = (<NativePlan>entry.plan).run_with_workspace(ws, &run)
     return_block(ws, got, workspaces())
     if done and entry.adds:
         (<Bound>entry.bound).add(out, add, run.threads)

@@ -8,7 +8,7 @@ from .weights import LaneRecipe
 
 
 def recipe(attributes, filter, bias, form, unit):
-    """Return the recipe that packs weights in a form, ``(width, groups_per_vector, dots)`` of a `kinds.Kind`."""
+    """Return the recipe that packs weights in a form, ``(width, groups_per_vector, dots)`` of a `kinds.CellKind`."""
     width, groups_per_vector, dots = form
     cell = (attributes.strides[-1], width) if width else (1, 1)
     return LaneRecipe(attributes.dtype, filter, bias, cell, groups_per_vector, dots)

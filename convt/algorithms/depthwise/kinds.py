@@ -1,7 +1,7 @@
 """The choice of a depthwise kernel for an operator.
 
 The choice depends on dtype, channels, kernel, strides and dilations, not on data sizes: it decides the dimension of the vectors
-and the source of their inputs. schedule.py and cost.py read the `Kind`; it also names the form of the packed weights.
+and the source of their inputs. schedule.py and cost.py read the `CellKind`; it also names the form of the packed weights.
 """
 
 import functools
@@ -20,7 +20,7 @@ _TERMS = 64  # the most taps of a cell, because each tap adds a run at either en
 _PRODUCTS = _core.DW_PRODUCTS  # the most taps of a phase, on all axes, of the groups and dot-product kernels
 
 
-class Kind(NamedTuple):
+class CellKind(NamedTuple):
     """The kernel of an operator, independent of data sizes."""
 
     width: int  # the number of j in a cell; 0 if each phase is computed separately, without cells
@@ -31,7 +31,7 @@ class Kind(NamedTuple):
 
 
 def kind_of(problem, here):
-    """Return the `Kind` of a problem, or None if depthwise does not accept it."""
+    """Return the `CellKind` of a problem, or None if depthwise does not accept it."""
     ci, co, groups = problem.ci, problem.co, problem.groups
     if ci > _CHANNELS and co > _core.DOTS and (groups < 2 or ci > _WIDE):  # a quick test that rejects most problems
         return None
@@ -42,7 +42,7 @@ def kind_of(problem, here):
 
 @functools.lru_cache(maxsize=256)
 def kind_of_operator(dtype, groups, ci, co, kernel, strides, dilations, here):
-    """Return the `Kind` of an operator, or None if depthwise does not accept it."""
+    """Return the `CellKind` of an operator, or None if depthwise does not accept it."""
     info = here.info(dtype)
     vl, s, k, d = info.vl, strides[-1], kernel[-1], dilations[-1]
     single = ci == co == 1
@@ -52,12 +52,12 @@ def kind_of_operator(dtype, groups, ci, co, kernel, strides, dilations, here):
     # to scatter, which is faster because it does not add up lanes.
     few = co <= min(_core.DOTS, vl) and (groups == 1 or 2 * co < vl)
     if few and ci % vl == 0 and 1 < products <= _PRODUCTS:
-        return Kind(0, 1, True, "as they are", 1)
+        return CellKind(0, 1, True, "as they are", 1)
     groups_per_vector = _groups_per_vector(info, groups, ci, co, products)
     if ci > (_WIDE if groups_per_vector else _CHANNELS):
         return None
     if groups_per_vector:
-        return Kind(0, groups_per_vector, False, "as they are", 1)
+        return CellKind(0, groups_per_vector, False, "as they are", 1)
     # `span`: elements from the first to the last input of a vector, for contiguous channels. Inputs are permuted in place if
     # the span is within the reach of the kernels.
     last = min(vl, groups * co) - 1
@@ -71,9 +71,9 @@ def kind_of_operator(dtype, groups, ci, co, kernel, strides, dilations, here):
     else:
         reads = "gathered"
     if width:
-        return Kind(width, 0, False, reads, 2)
+        return CellKind(width, 0, False, reads, 2)
     # A vector of a cache line (AVX-512) broadcasts its input within the multiply-add, without a second operation.
-    return Kind(0, 0, False, reads, 2 if permuted and span == 1 and vl * info.t_size < 64 else 1)
+    return CellKind(0, 0, False, reads, 2 if permuted and span == 1 and vl * info.t_size < 64 else 1)
 
 
 def _groups_per_vector(info, groups, ci, co, products):

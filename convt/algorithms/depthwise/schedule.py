@@ -31,8 +31,8 @@ class Schedule(NamedTuple):
     problem: Problem
     unit: str
     threads: int
-    form: tuple  # (width, groups_per_vector, dots) of the `kinds.Kind`
-    reads: str  # the source of inputs, as in `kinds.Kind`
+    form: tuple  # (width, groups_per_vector, dots) of the `kinds.CellKind`
+    reads: str  # the source of inputs, as in `kinds.CellKind`
     is_16_bit: bool  # rows of 16-bit types are widened when they are first read, and outputs are rounded from L1
     skips_outside: bool  # runs may read outside the input, and kernels skip the taps there
     step: int  # the distance of consecutive j of a run

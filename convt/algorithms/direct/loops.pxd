@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t
 
-from convt._core cimport Call, Plan
+from convt._core cimport Call, NativePlan
 from convt._run.kernels cimport MOST_ROWS, convt_act, convt_pending_stores, convt_tile
 from convt.algorithms.packing cimport PackClass, PanelRecipe
 
@@ -77,7 +77,7 @@ cdef struct DirectRegions:
     size_t rows, chunk_inputs, out_rows, sum_rows, reached_rows, reached_counts, coords, next_outside, scratch, sums
 
 
-cdef class DirectPlan(Plan):
+cdef class DirectPlan(NativePlan):
     cdef PanelRecipe recipe
     cdef DirectClass *classes
     cdef Py_ssize_t nclasses

@@ -23,7 +23,7 @@ cimport numpy as cnp
 
 import numpy as np
 
-from convt._core cimport Call, Plan
+from convt._core cimport Call, NativePlan
 from convt._run.flags cimport convt_is_set, convt_set
 from convt._run.kernels cimport (
     CONVT_KC,
@@ -44,7 +44,7 @@ cnp.import_array()
 TILE_ROWS = MOST_ROWS
 
 
-cdef class DirectPlan(Plan):
+cdef class DirectPlan(NativePlan):
     """A plan of `direct`, which runs the classes that direct/bind.py lists."""
 
     def __init__(self, str name, problem, PanelRecipe recipe, in_strides, out_strides, execution, classes, tiles):

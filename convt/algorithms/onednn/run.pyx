@@ -15,12 +15,12 @@ from .api cimport *
 from .call cimport Call, aligned, give_scratch, take_scratch
 from .library cimport api, check, has_threads, use_threads
 from .primitive cimport Primitive
-from .weights cimport Bound
+from .weights cimport BoundWeights
 
 cnp.import_array()
 
 
-cdef class Plan:
+cdef class OneDnnPlan:
     """The plan of a problem for data and output with given strides (NXC axis order, bytes), with the interface of _core's
     plans."""
     cdef readonly str backend, algorithm, isa
@@ -73,7 +73,7 @@ cdef class Plan:
         Return True. Return False, without computing, if the input is not finite and oneDNN's result would differ from convt's.
         """
         cdef Primitive primitive = self.primitive(self.threads(available))
-        cdef Bound bound = filter.bind(primitive, self.problem)
+        cdef BoundWeights bound = filter.bind(primitive, self.problem)
         source = data if self.src_layout else np.ascontiguousarray(data)
         if self.finite_only and not (filter.all_finite(available) and _core.finite(self.problem.dtype, source, available)):
             return False

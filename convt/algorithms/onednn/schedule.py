@@ -12,7 +12,7 @@ from ..._base.problem import Problem
 from ..._run import config
 from .. import stages
 from . import library, primitive
-from .run import Plan
+from .run import OneDnnPlan
 from .weights import Recipe
 
 
@@ -89,7 +89,7 @@ def recipe(attributes, filter, bias, form, unit):
 
 def bind(schedule, in_strides, out_strides, recipe):
     """Return the plan of a schedule. Strides are in bytes."""
-    return Plan(schedule.problem, recipe.biased, in_strides, out_strides, schedule.threads)
+    return OneDnnPlan(schedule.problem, recipe.biased, in_strides, out_strides, schedule.threads)
 
 
 STAGES = stages.Stages(schedule, cost, packing, recipe, bind)

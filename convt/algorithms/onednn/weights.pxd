@@ -10,7 +10,7 @@ cdef class Weights:
     cdef bint same_layout(self, Primitive other) noexcept
 
 
-cdef class Bound:
+cdef class BoundWeights:
     cdef Primitive primitive
     cdef Weights weights
     cdef object bias

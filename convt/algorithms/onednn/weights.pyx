@@ -87,7 +87,7 @@ class Filter:
         self._view = view if _reorderable(view) else view.copy()
         self._bias = None if bias is None else np.ascontiguousarray(bias)
         self._weights, self._use_count, self._most_bytes = [], 0, float("inf")
-        self._bound = {}  # primitive -> Bound
+        self._bound = {}  # primitive -> BoundWeights
         self._dtype = dtype
         self._finite = None
 
@@ -119,18 +119,18 @@ class Filter:
         while len(self._weights) > 1 and self.nbytes > self._most_bytes:
             oldest = min(self._weights, key=_last_use)
             self._weights.remove(oldest)
-            self._bound = {primitive: bound for primitive, bound in self._bound.items() if (<Bound>bound).weights is not oldest}
+            self._bound = {primitive: bound for primitive, bound in self._bound.items() if (<BoundWeights>bound).weights is not oldest}
 
     def bind(self, Primitive primitive, problem):
-        """Return the `Bound` of a primitive; reorder the filter if its layout is not kept."""
+        """Return the `BoundWeights` of a primitive; reorder the filter if its layout is not kept."""
         found = self._bound.get(primitive)
         if found is None:
             with _reordering:
-                found = Bound(primitive, self._reordered(primitive, problem), self._bias, problem)
+                found = BoundWeights(primitive, self._reordered(primitive, problem), self._bias, problem)
                 self._bound[primitive] = found
                 if len(self._bound) > _MOST_BOUND:
                     del self._bound[next(iter(self._bound))]
-        self._note_use((<Bound>found).weights)
+        self._note_use((<BoundWeights>found).weights)
         return found
 
     def _note_use(self, Weights weights):
@@ -157,7 +157,7 @@ def _last_use(Weights weights):
 
 
 
-_MOST_BOUND = 64  # the most primitives for which a filter keeps a `Bound`
+_MOST_BOUND = 64  # the most primitives for which a filter keeps a `BoundWeights`
 
 
 def _reorderable(view):
@@ -171,7 +171,7 @@ def _reorderable(view):
     return all(s > 0 for s in view.strides)
 
 
-cdef class Bound:
+cdef class BoundWeights:
     """A primitive with its weights and bias, and the `Call`s that are not in use."""
 
     def __init__(self, Primitive primitive, weights, bias, problem):

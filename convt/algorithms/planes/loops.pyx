@@ -15,7 +15,7 @@ cimport numpy as cnp
 
 import numpy as np
 
-from convt._core cimport BRIEF, Call, Deal, PackedFilter, Plan, RunArguments, kernels_of, run_in_parallel
+from convt._core cimport BRIEF, Call, Deal, PackedFilter, NativePlan, RunArguments, kernels_of, run_in_parallel
 from convt._run.flags cimport convt_is_set
 from convt._run.kernels cimport convt_kernels
 from convt._run.memory cimport keep_table, round64
@@ -121,10 +121,10 @@ cdef void move_part(void *args, size_t part) noexcept nogil:
         (<PlanesPlan>move.plan).k.fence()
 
 
-cdef class PlanesPlan(Plan):
+cdef class PlanesPlan(NativePlan):
     """The plan of a `Schedule` of blocks.py. It runs ``inner``, the plan of a block, for each block."""
 
-    cdef Plan inner
+    cdef NativePlan inner
     cdef const convt_kernels *array_kernels  # kernels of the dtype of the arrays
     cdef bint widens          # blocks are float32, arrays have a 16-bit dtype
     cdef Py_ssize_t total     # number of blocks
@@ -136,7 +136,7 @@ cdef class PlanesPlan(Plan):
     # byte offsets of a block's data and outputs in the workspace; their bytes. The workspace of the inner plan follows.
     cdef size_t data_at, outputs_at, block_bytes
 
-    def __init__(self, schedule, Plan inner, in_strides, out_strides):
+    def __init__(self, schedule, NativePlan inner, in_strides, out_strides):
         problem, cut, space = schedule.problem, schedule.cut, schedule.workspace
         self.algorithm, self.k, self.isa, self.tile = inner.algorithm, inner.k, inner.isa, inner.tile
         self.array_kernels, self.widens = kernels_of(problem.dtype), schedule.wide
@@ -256,12 +256,12 @@ cdef class PlanesPlan(Plan):
 
     cdef size_t workspace_bytes(self, const RunArguments *run) noexcept nogil:
         if self.parallel_blocks:
-            return Plan.workspace_bytes(self, run)
+            return NativePlan.workspace_bytes(self, run)
         return round64(self.block_bytes) + self.inner.workspace_bytes(run)
 
     cdef bint run_with_workspace(self, char *ws, const RunArguments *run) noexcept nogil:
         if self.parallel_blocks:
-            return Plan.run_with_workspace(self, ws, run)
+            return NativePlan.run_with_workspace(self, ws, run)
         cdef Py_ssize_t block
         cdef RunArguments inner = run[0]
         inner.src, inner.dst = ws + self.data_at, ws + self.outputs_at
@@ -283,10 +283,10 @@ cdef class PlanesPlan(Plan):
         run_in_parallel(move_part, threads, &move)
 
     cdef Deal deal_for(self, int threads):
-        return Plan.deal_for(self, threads) if self.parallel_blocks else self.inner.deal_for(threads)
+        return NativePlan.deal_for(self, threads) if self.parallel_blocks else self.inner.deal_for(threads)
 
     cpdef int threads(self, int available):
-        return Plan.threads(self, available) if self.parallel_blocks else self.inner.threads(available)
+        return NativePlan.threads(self, available) if self.parallel_blocks else self.inner.threads(available)
 
     cpdef tuple dealt(self, int available):  # tasks of one block if threads share the blocks
-        return Plan.dealt(self, available) if self.parallel_blocks else self.inner.dealt(available)
+        return NativePlan.dealt(self, available) if self.parallel_blocks else self.inner.dealt(available)

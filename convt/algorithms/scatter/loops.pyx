@@ -24,7 +24,7 @@ cimport numpy as cnp
 
 import numpy as np
 
-from convt._core cimport Call, Plan
+from convt._core cimport Call, NativePlan
 from convt._run.flags cimport convt_is_set, convt_set
 from convt._run.kernels cimport (
     CONVT_KC,
@@ -126,7 +126,7 @@ cdef struct Row:
     int64_t j[MOST_AXES]  # j on each axis other than the last, relative to the start of its run
 
 
-cdef class ScatterPlan(Plan):
+cdef class ScatterPlan(NativePlan):
     """A plan of `scatter`, which runs a Schedule of scatter/schedule.py."""
 
     cdef ScatterRecipe recipe

@@ -13,7 +13,7 @@ from libc.string cimport memset
 
 cimport numpy as cnp
 
-from convt._core cimport Call, Plan, kernels_of
+from convt._core cimport Call, NativePlan, kernels_of
 from convt._run.flags cimport convt_is_set, convt_set
 from convt._run.kernels cimport (
     CONVT_INTERLEAVED,
@@ -88,7 +88,7 @@ cdef struct TurnedTask:
     char *refused            # set if the call must be repeated with another plan
 
 
-cdef class TurnedPlan(Plan):
+cdef class TurnedPlan(NativePlan):
     """The plan of a `Schedule` of turned/schedule.py."""
 
     cdef TurnedRecipe recipe

@@ -2,11 +2,11 @@
 
 from libc.stdint cimport int32_t, int64_t
 
-from convt._core cimport Call, Plan
+from convt._core cimport Call, NativePlan
 from convt.algorithms.unpacked.weights cimport UnpackedRecipe
 
 
-cdef class UnpackedPlan(Plan):
+cdef class UnpackedPlan(NativePlan):
     cdef UnpackedRecipe recipe
     cdef list keep
     cdef object index_array   # owner of `index`

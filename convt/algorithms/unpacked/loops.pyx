@@ -15,7 +15,7 @@ cimport numpy as cnp
 
 import numpy as np
 
-from convt._core cimport Call, Plan
+from convt._core cimport Call, NativePlan
 from convt._run.kernels cimport (
     CONVT_PIXEL_MR,
     convt_pixel_gemm,
@@ -37,7 +37,7 @@ cdef enum:
     MULTIPLIED_ROWS = 16  # filter rows that one call multiplies in place; with fewer, products are loaded and stored too often
 
 
-cdef class UnpackedPlan(Plan):
+cdef class UnpackedPlan(NativePlan):
     """The plan of a `Schedule` of unpacked/schedule.py."""
 
     def __init__(self, str name, schedule, UnpackedRecipe recipe, in_strides, out_strides, places, runs, out_rows, bint dense):
