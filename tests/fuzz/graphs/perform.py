@@ -166,7 +166,8 @@ class _Comparison:
         ONNX Runtime infers shapes again after it optimised a model. convt's session then has other nodes, and may know fewer or
         more sizes. If the model declares wrong sizes, it may know others, or no rank.
         """
-        if (self._declares_wrong_sizes() or self.theirs.said & _ABOUT_SIZES) and [value[:2] for value in mine] == [value[:2] for value in other]:
+        is_wrong = self._declares_wrong_sizes() or self.theirs.said & _ABOUT_SIZES
+        if is_wrong and [value[:2] for value in mine] == [value[:2] for value in other]:
             return all(not a[2] or len(a[2]) == len(b[2]) for a, b in zip(mine, other, strict=True))
         if [(*value[:2], len(value[2])) for value in mine] != [(*value[:2], len(value[2])) for value in other]:
             return False
