@@ -1,7 +1,7 @@
 """The planner's losses on recorded times.
 
 docs/measurements/FAMILY_times.jsonl has the milliseconds of each algorithm on layers, measured on a CPU of a machine file. The
-planner pretends that CPU, and takes an algorithm for each layer. Its loss is the time of that algorithm relative to the fastest.
+planner pretends that CPU, and takes an algorithm for each layer. Its loss is its time relative to the fastest one.
 
 If a change of a constant or an efficiency fails here, the message has the layers that lost most.
 """
