@@ -13,10 +13,8 @@ def is_channels_last(input, weight, stride, padding, output_padding, groups, dil
     """Check whether torch's output is channels last: if torch suggests this format for the input or the weight.
 
     torch views one spatial axis as two, and makes the input contiguous before. Of its implementations for three spatial axes,
-    not all compute channels last. An empty batch is contiguous.
+    not all compute channels last.
     """
-    if type(input.shape[0]) is int and input.shape[0] == 0:
-        return False
     is_suggested = _suggests_channels_last(weight) or (
         (input.dim() > 3 or input.is_contiguous()) and _suggests_channels_last(input)
     )

@@ -200,8 +200,10 @@ def as_torchs(module):
     if cls in TORCH_CLASSES:
         module.__class__ = TORCH_CLASSES[cls]
     elif cls.__bases__[0] in TORCH_CLASSES and torch.nn.utils.parametrize.is_parametrized(module):
-        own = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
-        module.__class__ = type(cls.__name__, (TORCH_CLASSES[cls.__bases__[0]],), own)
+        module.__class__ = type(cls.__name__, (TORCH_CLASSES[cls.__bases__[0]],), {})
+        for name, value in vars(cls).items():
+            if name not in ("__dict__", "__weakref__"):
+                setattr(module.__class__, name, value)  # here, as torch does, because errors would name properties otherwise
     if not is_convts(module):
         vars(module).pop("_convt_settings", None)
 
