@@ -470,6 +470,58 @@ def test_copies_of_a_copy_whose_model_is_gone(make):
             close(ct.restore(each)(X), wanted(X))
 
 
+@pytest.mark.parametrize("make", [layer, chain])
+@pytest.mark.parametrize("again", [False, True])
+def test_tracing_a_copy_whose_model_is_gone(make, again):
+    model = ct.accelerate(make())[0]
+    shallow = copy.copy(model)
+    if again:
+        ct.accelerate(shallow)
+        assert vars(shallow)["forward"] is not vars(model)["forward"]
+    del model
+    gc.collect()
+    close(torch.jit.trace(shallow, X, check_trace=False)(X), make()(X))
+
+
+@pytest.mark.parametrize("activation", [nn.PReLU(), nn.ReLU6(), nn.LeakyReLU(inplace=True), nn.ReLU(), nn.Tanh()])
+@pytest.mark.parametrize("norm", [False, True])
+def test_strides_of_one_channel_behind_an_activation(activation, norm):
+    def program(model):
+        with torch.no_grad():
+            return model(X.contiguous(memory_format=torch.channels_last)).stride()
+
+    modules = nn.ConvTranspose2d(3, 1, 3), *([nn.BatchNorm2d(1)] if norm else []), activation
+    model = nn.Sequential(*modules).eval()
+    want = program(model)
+    assert program(ct.accelerate(model)[0]) == want
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_tensors_that_escaped_from_vmap(gradients):
+    escaped = []
+    torch.vmap(lambda w: (escaped.append(w), w)[1])(torch.stack([layer().weight.detach()] * 2))
+    x = X.clone().requires_grad_(gradients)
+    want = outcome(lambda _: F.conv_transpose2d(x, escaped[0]), None)
+    assert want[0] is RuntimeError and outcome(lambda _: ct.conv_transpose2d(x, escaped[0]), None) == want
+
+
+def test_an_empty_batch_that_torch_refuses():
+    with torch.inference_mode():
+        w = torch.ones(3, 4, 3, 3)
+        got, want = (outcome(lambda _, f=f: f(X[:0], w).shape, None) for f in (ct.conv_transpose2d, F.conv_transpose2d))
+    assert got == want
+
+
+def test_the_error_of_deleting_the_weight_of_a_restored_module():
+    def program(model):
+        parametrizations.spectral_norm(model)
+        ct.restore(model)
+        del model.weight
+
+    got, want = (outcome(program, layer(cls)) for cls in (ct.ConvTranspose2d, nn.ConvTranspose2d))
+    assert got == want and want[0] is AttributeError
+
+
 def test_a_module_of_convts_that_becomes_another():
     class Derived(nn.ConvTranspose2d):
         pass
