@@ -58,7 +58,12 @@ class Forward:
 
     def __deepcopy__(self, memo):
         module = self._module()
-        return type(self)(memo.get(id(module), module), *self.settings)
+        copied = memo.get(id(module))
+        if copied is None:
+            # A shallow copy of the module may be copied: the last module in ``memo`` that has no attributes yet.
+            modules = (each for each in reversed(memo.values()) if isinstance(each, torch.nn.Module) and not vars(each))
+            copied = next(modules, module)
+        return type(self)(copied, *self.settings)
 
     def __reduce__(self):
         return type(self), (self._module(), *self.settings)
