@@ -9,6 +9,7 @@ import threading
 import warnings
 import weakref
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -504,6 +505,23 @@ def test_strides_of_one_channel_behind_an_activation(activation, norm):
     model = nn.Sequential(*modules).eval()
     want = program(model)
     assert program(ct.accelerate(model)[0]) == want
+
+
+@pytest.mark.parametrize("name", ["stride", "groups"])
+def test_numpys_integers_with_three_axes_and_channels_last(name):
+    x, w = (torch.randn(4, 4, 3, 2, 2).contiguous(memory_format=torch.channels_last_3d) for _ in range(2))
+    got, want = (f(x, w, **{name: n}) for f, n in ((ct.conv_transpose3d, np.int64(2)), (F.conv_transpose3d, 2)))
+    close(got, want)
+    assert got.stride() == want.stride()
+
+
+@pytest.mark.parametrize("value", [0, None, [0], 1.5])
+def test_an_output_padding_of_no_tuple(value):
+    def program(model):
+        model.output_padding = value
+        return model(X).shape
+
+    assert outcome(program, ct.accelerate(layer())[0]) == outcome(program, layer())
 
 
 @pytest.mark.parametrize("gradients", [False, True])

@@ -20,8 +20,9 @@ def is_channels_last(input, weight, stride, padding, output_padding, groups, dil
     )
     if not is_suggested or input.dim() < 5:
         return is_suggested
-    c = torch._C
-    backend = c._select_conv_backend(input, weight, None, stride, padding, dilation, True, output_padding, groups)
+    c, plain = torch._C, lambda n: int(n) if isinstance(n, np.integer) else n  # torch's function refuses NumPy's integers
+    stride, padding, output_padding, dilation = (list(map(plain, v)) for v in (stride, padding, output_padding, dilation))
+    backend = c._select_conv_backend(input, weight, None, stride, padding, dilation, True, output_padding, plain(groups))
     return c._conv_determine_backend_memory_format(input, weight, backend) is not torch.contiguous_format
 
 
