@@ -302,6 +302,7 @@ def test_vmap(dims):
     ]
     results = [torch.vmap(lambda x, w, b, f=f: f(x, w, b, 2, 1, 1, 2), dims)(*arguments) for f in FUNCTIONS[2]]
     close(*results)
+    assert results[0].stride() == results[1].stride()
 
 
 @pytest.mark.parametrize("compiled", [False, True])

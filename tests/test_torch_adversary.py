@@ -9,6 +9,7 @@ import threading
 import warnings
 import weakref
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -468,6 +469,78 @@ def test_copies_of_a_copy_whose_model_is_gone(make):
                 close(each(X), wanted(X))
             assert ct.accelerate(each)[1].swapped == (("0",) if make is chain else ("",))
             close(ct.restore(each)(X), wanted(X))
+
+
+@pytest.mark.parametrize("make", [layer, chain])
+@pytest.mark.parametrize("again", [False, True])
+def test_tracing_a_copy_whose_model_is_gone(make, again):
+    model = ct.accelerate(make())[0]
+    shallow = copy.copy(model)
+    if again:
+        ct.accelerate(shallow)
+        assert vars(shallow)["forward"] is not vars(model)["forward"]
+    del model
+    gc.collect()
+    close(torch.jit.trace(shallow, X, check_trace=False)(X), make()(X))
+
+
+@pytest.mark.parametrize("make", [layer, chain])
+def test_exporting_a_deep_copy_of_a_copy(make):
+    model = ct.accelerate(make())[0]
+    deep = copy.deepcopy(copy.copy(model))
+    assert vars(deep)["forward"].is_of(deep)
+    del model
+    gc.collect()
+    close(torch.export.export(deep, (X,)).module()(X), make()(X))
+
+
+@pytest.mark.parametrize("activation", [nn.PReLU(), nn.ReLU6(), nn.LeakyReLU(inplace=True), nn.ReLU(), nn.Tanh()])
+@pytest.mark.parametrize("norm", [False, True])
+def test_strides_of_one_channel_behind_an_activation(activation, norm):
+    def program(model):
+        with torch.no_grad():
+            return model(X.contiguous(memory_format=torch.channels_last)).stride()
+
+    modules = nn.ConvTranspose2d(3, 1, 3), *([nn.BatchNorm2d(1)] if norm else []), activation
+    model = nn.Sequential(*modules).eval()
+    want = program(model)
+    assert program(ct.accelerate(model)[0]) == want
+
+
+@pytest.mark.parametrize("name", ["stride", "groups"])
+def test_numpys_integers_with_three_axes_and_channels_last(name):
+    x, w = (torch.randn(4, 4, 3, 2, 2).contiguous(memory_format=torch.channels_last_3d) for _ in range(2))
+    got, want = (f(x, w, **{name: n}) for f, n in ((ct.conv_transpose3d, np.int64(2)), (F.conv_transpose3d, 2)))
+    close(got, want)
+    assert got.stride() == want.stride()
+
+
+@pytest.mark.parametrize("value", [0, None, [0], 1.5])
+def test_an_output_padding_of_no_tuple(value):
+    def program(model):
+        model.output_padding = value
+        return model(X).shape
+
+    assert outcome(program, ct.accelerate(layer())[0]) == outcome(program, layer())
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_tensors_that_escaped_from_vmap(gradients):
+    escaped = []
+    torch.vmap(lambda w: (escaped.append(w), w)[1])(torch.stack([layer().weight.detach()] * 2))
+    x = X.clone().requires_grad_(gradients)
+    want = outcome(lambda _: F.conv_transpose2d(x, escaped[0]), None)
+    assert want[0] is RuntimeError and outcome(lambda _: ct.conv_transpose2d(x, escaped[0]), None) == want
+
+
+def test_the_error_of_deleting_the_weight_of_a_restored_module():
+    def program(model):
+        parametrizations.spectral_norm(model)
+        ct.restore(model)
+        del model.weight
+
+    got, want = (outcome(program, layer(cls)) for cls in (ct.ConvTranspose2d, nn.ConvTranspose2d))
+    assert got == want and want[0] is AttributeError
 
 
 def test_a_module_of_convts_that_becomes_another():

@@ -137,7 +137,7 @@ def accelerate(
             settings = Settings(present.precision if precision is None else precision, freeze, tune)
             if is_convts(module):
                 changes.set(module, "_convt_settings", settings)
-            elif forward is None or settings != present:
+            elif forward is None or settings != present or not forward.is_of(module):
                 rank = RANKS[base_of(type(module))]
                 changes.set(module, "forward", TransposedForward(module, settings, rank))
         fused = _install_fusion(model, changes)
@@ -155,7 +155,8 @@ def _install_fusion(model, changes):
         for child, behind in fused.items():
             place = _join(name, child)
             found[place] = max(behind, found.get(place, ()), key=len)  # an outer Sequential may fuse more modules
-        if fused and _forward.installed(module) is None:
+        forward = _forward.installed(module)
+        if fused and (forward is None or not forward.is_of(module)):
             changes.set(module, "forward", _fuse.SequentialForward(module))
     return found
 

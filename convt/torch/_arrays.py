@@ -13,17 +13,16 @@ def is_channels_last(input, weight, stride, padding, output_padding, groups, dil
     """Check whether torch's output is channels last: if torch suggests this format for the input or the weight.
 
     torch views one spatial axis as two, and makes the input contiguous before. Of its implementations for three spatial axes,
-    not all compute channels last. An empty batch is contiguous.
+    not all compute channels last.
     """
-    if type(input.shape[0]) is int and input.shape[0] == 0:
-        return False
     is_suggested = _suggests_channels_last(weight) or (
         (input.dim() > 3 or input.is_contiguous()) and _suggests_channels_last(input)
     )
     if not is_suggested or input.dim() < 5:
         return is_suggested
-    c = torch._C
-    backend = c._select_conv_backend(input, weight, None, stride, padding, dilation, True, output_padding, groups)
+    c, plain = torch._C, lambda n: int(n) if isinstance(n, np.integer) else n  # torch's function refuses NumPy's integers
+    stride, padding, output_padding, dilation = (list(map(plain, v)) for v in (stride, padding, output_padding, dilation))
+    backend = c._select_conv_backend(input, weight, None, stride, padding, dilation, True, output_padding, plain(groups))
     return c._conv_determine_backend_memory_format(input, weight, backend) is not torch.contiguous_format
 
 

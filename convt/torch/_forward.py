@@ -13,13 +13,18 @@ _MODULE_FILE = torch.nn.Module._call_impl.__code__.co_filename
 
 
 class Forward:
-    """The base class of replacements for a module's forward. Subclasses define ``__call__``."""
+    """The base class of replacements for a module's forward. Subclasses define ``__call__`` and ``torch_forward``, torch's
+    function."""
 
     def __init__(self, module, *settings):
         """``module`` is None for a copy whose module no longer exists."""
         # A strong reference would be a cycle and delay freeing the module's memory.
         self._module = (lambda: None) if module is None else weakref.ref(module)
         self.settings = settings
+
+    def is_of(self, module):
+        """Check whether this object was created for a module, and not for one of which the module is a shallow copy."""
+        return self._module() is module
 
     def module(self):
         """Return the module whose forward was called. Only ``__call__`` may call this, because it inspects the stack.
@@ -43,6 +48,8 @@ class Forward:
     def __wrapped__(self):
         """Return the forward that this object replaces. `inspect.signature` uses it."""
         module = self._module()
+        if module is None:  # but a shallow copy of it may exist
+            return self.torch_forward.__get__(self)
         return type(module).forward.__get__(module)
 
     def __getattr__(self, name):
@@ -51,7 +58,12 @@ class Forward:
 
     def __deepcopy__(self, memo):
         module = self._module()
-        return type(self)(memo.get(id(module), module), *self.settings)
+        copied = memo.get(id(module))
+        if copied is None:
+            # A shallow copy of the module may be copied: the last module in ``memo`` that has no attributes yet.
+            modules = (each for each in reversed(memo.values()) if isinstance(each, torch.nn.Module) and not vars(each))
+            copied = next(modules, module)
+        return type(self)(copied, *self.settings)
 
     def __reduce__(self):
         return type(self), (self._module(), *self.settings)

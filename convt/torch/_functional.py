@@ -86,6 +86,8 @@ def _is_valid(rank, data, filter, bias, attributes, groups):
     stride, padding, output_padding, dilation = attributes
     if any(type(each) is int and each >= 2**63 for each in (groups, *stride, *padding, *output_padding, *dilation)):
         return False  # torch's graphs store 64-bit integers
+    if type(data[0]) is int and data[0] == 0:
+        return False  # torch refuses some empty batches, and computes nothing for the others
     ci, co = filter[0], filter[1] * groups
     if groups < 1 or ci < 1 or co < 1 or ci % groups or data[1] != ci:
         return False
@@ -143,6 +145,13 @@ def _needs_torch_operator():
     )
 
 
+def _have_escaped(*tensors):
+    """Check for tensors of a torch.func transform that has ended, which only torch's own operators take or refuse."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    return any(torch._C._functorch.is_functorch_wrapped_tensor(tensor) for tensor in tensors if tensor is not None)
+
+
 def conv_transpose_nd(
     rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze, tune=False
 ):
@@ -164,7 +173,12 @@ def conv_transpose_nd(
                     input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
                 )
                 # A call through torch's dispatcher takes ten microseconds more.
-                result = conv_transpose(*arguments) if gradients or not plain else compute(*arguments, None, tune)
+                if plain and not gradients:
+                    result = compute(*arguments, None, tune)
+                elif _have_escaped(input, weight, bias):
+                    raise ValueError("tensors of a transform of torch.func that has ended")
+                else:
+                    result = conv_transpose(*arguments)
                 return result if batched is input else result.squeeze(0)
         except REFUSED as error:
             config.note("torch", f"left to torch: {error}")

@@ -165,6 +165,10 @@ class SequentialForward(Forward):
     hooks or in training mode, modules are called one by one, as in torch.
     """
 
+    def __init__(self, module):
+        super().__init__(module)
+        self.torch_forward = _FORWARD
+
     def __call__(self, input):
         module = self.module()
         in_order = _calls_in_order(type(module)) and not _module._has_any_global_hook()
@@ -177,7 +181,8 @@ class SequentialForward(Forward):
                 norm, activation, count = fusible_modules(modules, n)
                 result = _fold_and_compute(each, norm, activation, input) if count else None
                 if result is not None:
-                    input, n = result, n + 1 + count
+                    keeps = norm is None and _keeps_strides(modules[n + count])
+                    input, n = result if keeps else _with_usual_strides(result), n + 1 + count
                     continue
             input, n = each(input), n + 1
         return input
@@ -210,12 +215,23 @@ def _fold_and_compute(conv, norm, activation, input):
         if weight is None:
             return None
         reuse = TRUSTED  # only this module has references to the folded tensors
-    result = compute_fused(
+    return compute_fused(
         rank, input, weight, bias, conv.stride, conv.padding, conv.output_padding, conv.groups, conv.dilation,
         settings.precision, reuse, activation, settings.tune,
     )  # fmt: skip
-    if result is not None and result.stride(1) == 1 and result.is_contiguous():
-        # One channel or one pixel has strides of channels last. torch's norms and activations return the usual ones.
+
+
+def _keeps_strides(activation):
+    """Check whether torch's activation returns the strides of its input also where `_with_usual_strides` would not."""
+    return isinstance(activation, (torch.nn.PReLU, torch.nn.ReLU6)) or getattr(activation, "inplace", False)
+
+
+def _with_usual_strides(result):
+    """Return a result with the strides of torch's norms and activations: the usual ones if it is contiguous.
+
+    One channel or one pixel of a convolution may have strides of channels last.
+    """
+    if result.stride(1) == 1 and result.is_contiguous():
         return tensor_of(array(result).reshape(-1).reshape(result.shape))
     return result
 

@@ -7,6 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.nn.modules.utils import _single
 
 from . import _forward
 from ._compute import precision_of
@@ -78,6 +79,8 @@ def _compute_forward(module, rank, input, output_size, settings):
     if module.padding_mode != "zeros" or type(module.padding) is not tuple:
         return _FORWARDS[rank](module, input, output_size)
     output_padding = module.output_padding
+    if type(output_padding) is not tuple:
+        output_padding = _single(output_padding)  # as torch's _output_padding does
     if output_size is not None:
         sizes = module.stride, module.padding, module.kernel_size
         output_padding = module._output_padding(input, output_size, *sizes, rank, module.dilation)
@@ -200,8 +203,10 @@ def as_torchs(module):
     if cls in TORCH_CLASSES:
         module.__class__ = TORCH_CLASSES[cls]
     elif cls.__bases__[0] in TORCH_CLASSES and torch.nn.utils.parametrize.is_parametrized(module):
-        own = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
-        module.__class__ = type(cls.__name__, (TORCH_CLASSES[cls.__bases__[0]],), own)
+        module.__class__ = type(cls.__name__, (TORCH_CLASSES[cls.__bases__[0]],), {})
+        for name, value in vars(cls).items():
+            if name not in ("__dict__", "__weakref__"):
+                setattr(module.__class__, name, value)  # here, as torch does, because errors would name properties otherwise
     if not is_convts(module):
         vars(module).pop("_convt_settings", None)
 

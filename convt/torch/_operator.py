@@ -105,21 +105,30 @@ _LIBRARY.impl("conv_transpose", _autograd, "Autograd")
 def _vmap(
     info, in_dims, input, weight, bias, stride, padding, output_padding, groups, dilation, precision=None, reuse=COMPARED
 ):  # fmt: skip
-    """Merge the mapped axis into the batch if only the input is mapped, else into the groups."""
-    count = info.batch_size
-    first = lambda tensor, dim: tensor if dim is None else tensor.movedim(dim, 0)  # noqa: E731
-    input, weight, bias = (None if t is None else first(t, dim) for t, dim in zip((input, weight, bias), in_dims, strict=False))
-    attributes = stride, padding, output_padding
-    if in_dims[1] is None and (bias is None or in_dims[2] is None):
-        result = conv_transpose(input.flatten(0, 1), weight, bias, *attributes, groups, dilation, precision, reuse)
-        return result.unflatten(0, (count, -1)), 0
-    each = lambda tensor, dim: tensor if dim is not None else tensor.unsqueeze(0).expand(count, *tensor.shape)  # noqa: E731
-    input, weight = each(input, in_dims[0]), each(weight, in_dims[1])
-    bias = None if bias is None else each(bias, in_dims[2]).flatten(0, 1)
-    result = conv_transpose(
-        input.transpose(0, 1).flatten(1, 2), weight.flatten(0, 1), bias, *attributes, groups * count, dilation, precision
-    )
-    return result.unflatten(1, (count, -1)), 1
+    """Merge the mapped axis into others as torch's rule does, so that results have torch's strides.
+
+    It goes into the batch if only the input is mapped, into the channels of a group if only the weight is, else into the
+    groups. A bias that is mapped, or whose weight is, is added afterwards.
+    """
+    count, (input_dim, weight_dim, bias_dim) = info.batch_size, in_dims[:3]
+    added = bias if weight_dim is not None or bias_dim is not None else None
+    more = None if added is not None else bias, stride, padding, output_padding
+    if weight_dim is None and input_dim is None:
+        result, dim = conv_transpose(input, weight, *more, groups, dilation, precision, reuse).unsqueeze(0), 0
+    elif weight_dim is None:
+        result = conv_transpose(input.movedim(input_dim, 0).flatten(0, 1), weight, *more, groups, dilation, precision, reuse)
+        result, dim = result.unflatten(0, (count, -1)), 0
+    elif input_dim is None:
+        result = conv_transpose(input, weight.movedim(weight_dim, 1).flatten(1, 2), *more, groups, dilation, precision)
+        result, dim = result.unflatten(1, (groups, count, -1)).transpose(1, 2).flatten(2, 3), 1
+    else:
+        input, weight = input.movedim(input_dim, 1).flatten(1, 2), weight.movedim(weight_dim, 0).flatten(0, 1)
+        result = conv_transpose(input, weight, *more, groups * count, dilation, precision)
+        result, dim = result.unflatten(1, (count, -1)), 1
+    if added is None:
+        return result, dim
+    added = added.movedim(bias_dim, 0).unsqueeze(1) if bias_dim is not None else added
+    return result.movedim(dim, 0) + added.reshape(*added.shape, *[1] * len(stride)), 0
 
 
 # ---------------------------------------------------------------- autocast
