@@ -52,6 +52,15 @@ class Perturbed(TorchDispatchMode):
             change = random * sizes.double() * (torch.finfo(t.dtype).eps * _ROUNDINGS + unit)
             t.add_(torch.where(change.isfinite(), change, 0))
 
+    def _overflow(self, t, where, values):
+        """Replace elements that overflow or not, depending on the order of additions. ``values`` are exact ones."""
+        draw = torch.randint(4, t.shape, generator=self.draws)
+        others = [torch.full_like(t, each) for each in (torch.inf, -torch.inf, torch.nan)]
+        if torch.rand((), generator=self.draws) < 0.5:  # no NaN, which would reach all that follows
+            others = [values.to(t.dtype)] * 4
+        for n, other in enumerate(others):
+            t.copy_(torch.where(where & (draw == n), other, t))
+
     def _change_convolution(self, t, function, arguments):
         """Change the result of a transposed convolution. The sums of absolute products are exact, in float64."""
         info = torch.finfo(t.dtype)
@@ -71,12 +80,10 @@ class Perturbed(TorchDispatchMode):
             lost = function(small_x, w, None, *exact[3:]) + function(x, small_w, None, *exact[3:])
             sizes = sizes + lost / (info.eps * _ROUNDINGS)
         self._change(t, sizes, self.unit if t.dtype == torch.float32 else 0)
-        if may_overflow.any() or spread.any():
-            draw = torch.randint(4, t.shape, generator=self.draws)
-            others = [torch.full_like(values, each) for each in (torch.inf, -torch.inf, torch.nan)]
-            for n, other in enumerate(others):
-                t.copy_(torch.where(may_overflow & (draw == n), other, t))
-            t.copy_(torch.where(spread & (draw < 2), values, t))
+        if may_overflow.any():
+            self._overflow(t, may_overflow, values)
+        if spread.any():
+            t.copy_(torch.where(spread & (torch.rand(t.shape, generator=self.draws) < 0.5), values, t))
 
 
 def _is_transposed_convolution(name, arguments):
