@@ -151,7 +151,7 @@ def _readable(text):
     if re.search("__torch__|TorchScript|Tracing failed|being compiled|supported yet|string literal|Expected a value of", text):
         return _TORCHSCRIPT
     text = text.partition("Detailed error:")[0]
-    return re.sub(r"0x[0-9a-f]+|\bid \d+|<statement \d+>|\bz?[suf]+\d+\b|grad_fn=<\w+>", "...", text)[:600]  # also Dynamo's symbols
+    return re.sub(r"0x[0-9a-f]+|\bid \d+|<statement \d+>|\bz?[suf]+\d+\b|grad_fn=<\w+>", "...", text)[:600]  # Dynamo's symbols
 
 
 def _look(names):
