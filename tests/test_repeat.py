@@ -364,3 +364,9 @@ def test_numbers_of_every_call_count(name):
         odd[(0,) * odd.ndim] = value
         wanted = operator(case, *list(inputs.values())[1:])(inputs["data"])
         np.testing.assert_array_equal(run(case, *inputs.values()), wanted)
+
+
+def test_axes_are_tuples_of_plain_integers():
+    assert _repeat.are_axes(((1, 2), (0, 0)), 2) and _repeat.are_axes(((2**70,),), 1)
+    for value in ((True, 1), (1.0, 1), (np.int64(1), 1), [1, 1], (1,), (1, 1, 1), 1, None):
+        assert not _repeat.are_axes(((1, 1), value), 2)

@@ -114,6 +114,17 @@ cdef bint _add_value(Signature *s, value):
     return False
 
 
+cpdef bint are_axes(tuple values, Py_ssize_t rank):
+    """Check whether values are tuples of ``rank`` integers of Python's own type, for which True and 1.0 are none."""
+    for value in values:
+        if type(value) is not tuple or len(<tuple>value) != rank:
+            return False
+        for each in <tuple>value:
+            if type(each) is not int:
+                return False
+    return True
+
+
 cpdef bytes layout(data, int threads, bint adds=False):
     """Return type, shape and strides of a NumPy array, the number of threads, and whether the call adds an array, as bytes."""
     cdef Signature s

@@ -28,9 +28,10 @@ def is_channels_last(input, weight, stride, padding, output_padding, groups, dil
 
 def _suggests_channels_last(tensor):
     """Check whether ``Tensor.suggest_memory_format()`` of C++ is channels last: strides grow from the channels to the batch."""
-    sizes, strides = tensor.shape, tensor.stride()
+    strides = tensor.stride()
     if strides[1] > strides[-1]:  # the common case, decided at once
         return False
+    sizes = tensor.shape
     if not all(type(each) is int for each in (*sizes, *strides)):  # while torch traces with open sizes
         return suggest_memory_format(tensor if tensor.dim() > 3 else tensor.unsqueeze(2)) is not torch.contiguous_format
     least = 1

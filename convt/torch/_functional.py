@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +12,7 @@ from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.utils._device import DeviceContext
 
+from .._plan.repeat import are_axes
 from .._run import config
 from ._arrays import DTYPES
 from ._compute import COMPARED, REFUSED, TRUSTED, check_precision, compute
@@ -50,9 +50,9 @@ def _per_axis(value, rank):
     return None
 
 
-def _each_axis(rank, *values):
-    """Return a tuple of `_per_axis` of all values."""
-    return tuple([_per_axis(value, rank) for value in values])
+def _each_axis(rank, plain, *values):
+    """Return a tuple of `_per_axis` of all values. Only a plain call may call compiled functions, which Dynamo cannot trace."""
+    return values if plain and are_axes(values, rank) else tuple([_per_axis(value, rank) for value in values])
 
 
 def _is_supported(rank, input, weight, bias, attributes, groups, plain):
@@ -72,8 +72,7 @@ def _is_supported(rank, input, weight, bias, attributes, groups, plain):
     if None in attributes or not _is_integer(groups):
         return False
     # This check is not part of `_is_valid`, because 1.0 and True equal 1 and would find its result for 1.
-    all_int = plain and set(map(type, itertools.chain.from_iterable(attributes))) == {int}  # the common case, decided faster
-    if not all_int and not all(_is_integer(each) for values in attributes for each in values):
+    if not (plain and are_axes(attributes, rank)) and not all(_is_integer(each) for values in attributes for each in values):
         raise ValueError(f"attributes: got {attributes}, wanted integers")
     is_valid = _is_valid_cached if plain else _is_valid
     return is_valid(rank, input.shape, weight.shape, None if bias is None else bias.shape, attributes, groups)
@@ -157,8 +156,8 @@ def conv_transpose_nd(
 ):
     """Compute a function of torch.nn.functional for ``rank`` spatial axes with convt, or with torch for unsupported calls."""
     check_precision(precision)
-    attributes = _each_axis(rank, stride, padding, output_padding, dilation)
     plain = is_plain_call(input, weight, bias)
+    attributes = _each_axis(rank, plain, stride, padding, output_padding, dilation)
     if plain or not _needs_torch_operator():
         batched = input
         if type(input) in _SUPPORTED_TYPES and input.dim() == rank + 1:
@@ -195,7 +194,7 @@ def compute_fused(
 
     The caller checks that the call is in inference, and `is_plain_call`.
     """
-    attributes = _each_axis(rank, stride, padding, output_padding, dilation)
+    attributes = _each_axis(rank, True, stride, padding, output_padding, dilation)
     try:
         if not _is_supported(rank, input, weight, bias, attributes, groups, True):
             return None
