@@ -8,6 +8,7 @@ with convt.
 import contextlib
 import functools
 import itertools
+import json
 import math
 import os
 import subprocess
@@ -64,11 +65,24 @@ def using_isa(name):
         _core.use_isa(before)
 
 
+MACHINES = Path(machine.__file__).parent / "machines"
+
+
+def machine_caches(path):
+    """Return ``{"l1": bytes, "l2": bytes, "l3": bytes}`` of a machine file."""
+    return json.loads(Path(path).read_text(encoding="utf-8"))["caches"]
+
+
 @contextlib.contextmanager
 def pretend(isa=None, **changes):
-    """Make plans for a machine with another instruction set, caches or limits. Skip the test if the build lacks the set."""
+    """Make plans for a machine with another instruction set, caches or limits. Skip the test if the build lacks the set.
+
+    ``family`` names a machine file, whose caches count as well as its constants.
+    """
     if isa is not None and isa not in ISA_ROWS:
         pytest.skip(f"this build lacks {isa}")
+    if "family" in changes:
+        changes = machine_caches(MACHINES / f"{changes['family']}.json") | changes
     with machine.pretend(isa=isa, **changes):
         yield
 

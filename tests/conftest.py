@@ -3,11 +3,9 @@ settings after each test, the selection of tests under CONVT_ISA, and the CPU th
 
 import functools
 import inspect
-import json
 import math
 import os
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -32,9 +30,9 @@ ISA_INDEPENDENT = (
 )  # fmt: skip
 
 
-# What a test calls or reads that looks at a decision of the planner. Such a test gets the marker ``decisions``.
+# A test whose text matches this looks at a decision of the planner, and gets the marker ``decisions``.
 DECISION = re.compile(
-    r"\.plan\(|\bplan\.|schedule\(|_candidates|_cheapest|explain\(|\.cost\(|_workspace|recording\(|\.form\b|kept_forms"
+    r"\.plan\(|\bplan\.|schedule\(|\bchoose\.|explain\(|\.cost\(|_workspace|recording\(|\.form\b|kept_forms"
 )
 
 
@@ -76,7 +74,9 @@ def pretend_cpu(path):
 
     At other vector widths, that CPU has the constants of other files, as `constants.of_cpu` says.
     """
-    cpus, caches = constants.read(path).cpus, json.loads(Path(path).read_text(encoding="utf-8"))["caches"]
+    from cases import machine_caches  # imported here, because only these runs need it
+
+    cpus, caches = constants.read(path).cpus, machine_caches(path)
     machine._CACHES = tuple(caches[name] for name in ("l1", "l2", "l3"))
     machine._DESCRIPTION = None
     machine.cpu = lambda: cpus[0][:3] if cpus else ("", 0, 0)

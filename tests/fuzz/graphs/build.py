@@ -85,7 +85,7 @@ class _Builder:
         self.shared = {}  # shape and dtype of a constant of the outermost graph -> name of the last one
         self.feeds = [{} for _ in self.runs]
         self.convs, self.is_counted, self.called = 0, True, 0
-        self.trips = 1  # how often the loops around the present graph run its nodes
+        self.trips = 1  # the loops around the present graph run its nodes this number of times
         self.has_scan = '"scan"' in json.dumps(case)
 
     # ------------------------------------------------------------ the model

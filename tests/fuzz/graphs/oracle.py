@@ -330,7 +330,7 @@ def _gelu(v, approximate=b"none"):
 
 
 def _selu(v):
-    alpha, gamma = 1.6732631921768188, 1.0507010221481323  # those of ONNX, which are float32 in float64 models, too
+    alpha, gamma = 1.6732631921768188, 1.0507010221481323  # ONNX Runtime rounds both to float32, also in float64 models
     return gamma * np.where(v > 0, v, alpha * np.expm1(v))
 
 
