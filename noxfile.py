@@ -28,7 +28,7 @@ def lint(session):
 
 @nox.session
 def tests(session):
-    """The whole test suite. Arguments go to pytest: `nox -s tests -- tests/test_api.py`."""
+    """The whole test suite. Arguments go to pytest: `nox -s tests -- tests/call/test_api.py`."""
     install(session, "-e", ".[test]")
     session.run("python", "-m", "pytest", *session.posargs)
 
@@ -37,7 +37,7 @@ def tests(session):
 def docs(session):
     """The documentation as a website, with warnings as errors."""
     install(session, "-e", ".[docs]", "pytest")
-    session.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_site.py")
+    session.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/project/test_site.py")
 
 
 @nox.session

@@ -1,7 +1,7 @@
 """Tests and fuzzing of convt's AArch64 build on an x86 computer: cross-compiled, and run by qemu.
 
     python tools/arm.py                                     # tests, at each instruction set
-    python tools/arm.py tests/test_direct.py -x             # arguments are pytest's
+    python tools/arm.py tests/algorithms/test_direct.py -x             # arguments are pytest's
     python tools/arm.py fuzz --isa neon --seconds 60        # arguments are those of python -m tests.fuzz
     python tools/arm.py run -m convt                        # arguments are those of python
 
@@ -16,7 +16,7 @@ import shlex
 import subprocess
 import sys
 
-from instrumented import copy
+from instrumented import copy, test_files
 
 ISAS = "baseline", "neon", "neon_bf16"
 PYTHON = "python{}.{}".format(*sys.version_info)
@@ -97,7 +97,7 @@ def main():
     if arguments[:1] == ["fuzz"]:
         sys.exit(run(folder, root, ["-m", "tests.fuzz", *arguments[1:]]))
     if not any(each.startswith("tests") for each in arguments):
-        arguments = [*arguments, *(f"tests/test_{name}.py" for name in TESTS.split())]
+        arguments = [*arguments, *test_files(TESTS)]
     command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     # Without CONVT_ISA, convt selects the last instruction set. Tests that select instruction sets themselves run only there.
     chosen = [{"CONVT_ISA": isa} for isa in ISAS[:-1]] + [{}]

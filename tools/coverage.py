@@ -1,7 +1,7 @@
 """Coverage of the C kernels (lines and branches) and of the Cython modules (lines) by the fuzzer and the tests.
 
     python tools/coverage.py                          # build, run everything at each instruction set of this CPU, print tables
-    python tools/coverage.py --isa avx2 --seconds 900 --keep tests/test_depthwise.py      # add to the counts of earlier runs
+    python tools/coverage.py --isa avx2 --seconds 900 --keep tests/algorithms/test_depthwise.py  # add to earlier counts
     python tools/coverage.py --report --missing depthwise         # print the counts, and what never ran in files of this name
 
 The build is in build/coverage: a copy of the files for a build and the tests, compiled without optimisation and with GCC's
@@ -25,7 +25,7 @@ import subprocess
 import sys
 from collections import defaultdict
 
-from instrumented import NO_LONG_CALLS, ROOT, build, copy
+from instrumented import NO_LONG_CALLS, ROOT, build, copy, test_files
 
 # With a fixed seed, the counts of an earlier object file also fit a rebuilt one.
 FLAGS = "-w --coverage -fprofile-update=atomic -frandom-seed=0"
@@ -61,7 +61,7 @@ def run(folder, isa, options):
     }
     alone = settings | {"CONVT_ISA": isa}
     fuzz = ["tests.fuzz", "--isa", isa, "--seconds", str(options.seconds), "--workers", str(options.workers), "--shrink", "0"]
-    files = options.tests or [*NO_LONG_CALLS, *(f"tests/test_{name}.py" for name in TESTS.split())]
+    files = options.tests or [*NO_LONG_CALLS, *test_files(TESTS)]
     tests = ["pytest", "-q", "-p", "no:cacheprovider", *files]
     # Tests that select an instruction set have its name in their own, and are skipped if CONVT_ISA is set.
     commands = [(fuzz, alone)] * (options.seconds > 0) + [(tests, alone), ([*tests, "-k", isa], settings)]

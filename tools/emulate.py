@@ -1,7 +1,7 @@
 """Tests and fuzzing of convt's AVX-512 and AMX kernels, emulated in software on a CPU with AVX2.
 
     python tools/emulate.py                                     # tests, at each instruction set beyond AVX2
-    python tools/emulate.py tests/test_direct.py -x             # arguments are pytest's
+    python tools/emulate.py tests/algorithms/test_direct.py -x             # arguments are pytest's
     python tools/emulate.py fuzz --isa avx512 --seconds 600     # arguments are those of python -m tests.fuzz
 
 The build is in build/emulated: a copy of the files for a build and the tests. Kernels assert their contract
@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 
-from instrumented import build, copy
+from instrumented import build, copy, test_files
 
 EMULATED = "avx512", "avx512_bf16", "avx512_amx"
 # Tests that compute and need no package besides convt's own.
@@ -29,9 +29,9 @@ def run(folder, arguments):
     if arguments[:1] == ["fuzz"]:
         return subprocess.run([sys.executable, "-m", "tests.fuzz", *arguments[1:]], cwd=folder, env=settings).returncode
     if not any(each.startswith("tests") for each in arguments):
-        arguments = [*arguments, *(f"tests/test_{name}.py" for name in TESTS.split())]
+        arguments = [*arguments, *test_files(TESTS)]
     # This test needs bfloat16 in oneDNN, which detects the features of the real CPU.
-    without = ["--deselect", "tests/test_matrix.py::test_in_turn_with_onednn"]
+    without = ["--deselect", "tests/algorithms/test_matrix.py::test_in_turn_with_onednn"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *without, *arguments]
     # Without CONVT_ISA, convt selects the last instruction set. Tests that select instruction sets themselves run only there,
     # because they are skipped if CONVT_ISA is set.

@@ -9,7 +9,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 COPIED = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "convt", "tests", "third_party", "bench", "tools")
 # Arguments of pytest that leave out a test whose calls take seconds, and many minutes in these builds.
-NO_LONG_CALLS = ("--deselect", "tests/test_threads.py::test_a_long_call_does_not_hold_the_gil")
+NO_LONG_CALLS = ("--deselect", "tests/run/test_threads.py::test_a_long_call_does_not_hold_the_gil")
+
+
+def test_files(names):
+    """Return the paths of test files from their names in words: "direct planes"."""
+    return [str(path.relative_to(ROOT)) for name in names.split() for path in sorted(ROOT.glob(f"tests/*/test_{name}.py"))]
 
 
 def copy(name):

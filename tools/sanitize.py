@@ -2,7 +2,7 @@
 
     python tools/sanitize.py asan                      # AddressSanitizer and UndefinedBehaviorSanitizer
     python tools/sanitize.py tsan -k threads           # ThreadSanitizer; arguments are pytest's
-    python tools/sanitize.py asan tests/test_direct.py -x
+    python tools/sanitize.py asan tests/algorithms/test_direct.py -x
     python tools/sanitize.py asan fuzz --seconds 600   # arguments are those of python -m tests.fuzz
     CONVT_EMULATED_BUILD=1 python tools/sanitize.py asan fuzz --isa avx512_amx   # in software: see emulate.py
 
@@ -14,7 +14,7 @@ instruction sets (CONVT_BUILD_ISAS=baseline,avx2). The exit code is not 0 if the
 AddressSanitizer leaves frames of functions on the stack. With frames on the heap, it would detect the use of a variable after
 its function returned, but GCC 12 then misaligns variables of 64-byte alignment by 32 bytes.
 
-The interpreter and NumPy are not instrumented. The sanitizers do not search for leaks; tests/test_growth.py does so in an
+The interpreter and NumPy are not instrumented. The sanitizers do not search for leaks; tests/run/test_growth.py does so in an
 ordinary build, because it replaces functions of the C library. Python's allocator is malloc, so that each object has a red
 zone.
 
@@ -28,7 +28,7 @@ import platform
 import subprocess
 import sys
 
-from instrumented import NO_LONG_CALLS, build, copy
+from instrumented import NO_LONG_CALLS, build, copy, test_files
 
 # Tests that need no package besides convt's own and reach every loop and kernel, in an order that shows errors early.
 ASAN_TESTS = "planes direct depthwise winograd scatter matrix packing numerics memory properties threads"
@@ -80,8 +80,7 @@ def run(kind, folder, arguments):
         module = ["tests.fuzz", *arguments[1:]]
     else:
         if not any(each.startswith("tests") for each in arguments):
-            names = (ASAN_TESTS if kind == "asan" else TSAN_TESTS).split()
-            arguments = [*arguments, *(f"tests/test_{name}.py" for name in names)]
+            arguments = [*arguments, *test_files(ASAN_TESTS if kind == "asan" else TSAN_TESTS)]
             arguments += NO_LONG_CALLS
         # Capture only Python's output, so that the report of a sanitizer that ends the process is printed.
         module = ["pytest", "-q", "--capture=sys", "-p", "no:cacheprovider", *arguments]

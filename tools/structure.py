@@ -4,7 +4,7 @@
     python tools/structure.py --arrows   # also each import from one room to another
 
 Rooms are the folders of convt/, from the lowest to the highest. A module may import from its own room and from lower rooms. The
-rooms of `INTEGRATIONS` are at the same height, and none may import from another. tests/test_structure.py checks both.
+rooms of `INTEGRATIONS` are at the same height, and none may import from another. tests/project/test_structure.py checks both.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Types of arguments and results, for type checkers only: this module is never imported at run time.
 
-A TypedDict lists the keywords of each function with overloads; tests/test_types.py compares it with the function.
+A TypedDict lists the keywords of each function with overloads; tests/project/test_types.py compares it with the function.
 """
 
 from collections.abc import Sequence

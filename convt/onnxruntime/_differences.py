@@ -2,7 +2,7 @@
 
 `convt.onnx` follows the ONNX specification, but a session must return ONNX Runtime's shapes, numbers and errors. So nodes for
 which the two may differ are left to ONNX Runtime. The decision depends on a node's attributes and on what is known of its
-inputs' shapes and dtypes. tests/test_onnxruntime_differences.py compares the two on random nodes.
+inputs' shapes and dtypes. tests/integrations/test_onnxruntime_differences.py compares the two on random nodes.
 """
 
 import ml_dtypes

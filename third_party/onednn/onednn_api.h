@@ -1,7 +1,7 @@
 /* The part of oneDNN's C API (major version 3) that convt calls, declared in convt's own words.
  *
  * Two lists say all of it: the constants and the entry points. convt/algorithms/onednn/library.pyx fills
- * `struct onednn_api` from an opened library; tests/test_onednn.py expands the same lists against the real headers. Enumerations are `unsigned`, which
+ * `struct onednn_api` from an opened library; tests/algorithms/test_onednn.py expands the same lists against the real headers. Enumerations are `unsigned`, which
  * is what they are compatible with. README.md has origin and licence.
  */
 #ifndef CONVT_ONEDNN_API_H

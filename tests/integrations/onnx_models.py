@@ -1,6 +1,7 @@
 """Helpers of the tests of convt.onnxruntime: small ONNX models, and the comparison with ONNX Runtime's own session."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -8,6 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import convt.onnxruntime
 
+PATHS = [str(each) for each in Path(__file__).parents[:2]]  # folders of the modules that these tests import
 OPSET = 17
 RNG = np.random.default_rng(0)
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")

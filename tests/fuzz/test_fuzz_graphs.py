@@ -13,11 +13,11 @@ pytest.importorskip("onnx", reason="onnx is not installed")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
 import onnxruntime
+
+from convt.onnxruntime import InferenceSession
 from fuzz import shrinking
 from fuzz.graphs import build, draw, oracle, perform, report, shrink, source
 from fuzz.graphs.__main__ import main
-
-from convt.onnxruntime import InferenceSession
 
 FOUND = [json.loads(line) for line in Path(perform.__file__).with_name("found.jsonl").read_text().splitlines()]
 CONV = {"op": "conv", "weights": {"values": "integers"}, "out": 2, "kernel": [3], "strides": [2]}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-TOOL = Path(__file__).parents[1] / "tools" / "structure.py"
+TOOL = Path(__file__).parents[2] / "tools" / "structure.py"
 if not TOOL.exists():
     pytest.skip("needs a checkout", allow_module_level=True)
 _spec = importlib.util.spec_from_file_location("structure", TOOL)

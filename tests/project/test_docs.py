@@ -10,7 +10,7 @@ import pytest
 
 import convt
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = [
     path for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("convt/**/*.md")])
     if "measurements" not in path.parts or path.name == "README.md"

@@ -22,7 +22,7 @@ from convt._model import machine  # noqa: E402
 from convt.algorithms import order  # noqa: E402
 from convt.algorithms.planes import blocks  # noqa: E402
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 EXAMPLES = 40 if os.environ.get("CONVT_ISA") else 100  # fewer if CONVT_ISA splits the run
 
 

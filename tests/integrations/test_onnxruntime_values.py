@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 import onnx
 import onnxruntime
 from onnx import TensorProto, helper
-from onnx_models import conv, info, model_of, norm, plain, same, tensors, weights
+from onnx_models import PATHS, conv, info, model_of, norm, plain, same, tensors, weights
 
 from convt.onnxruntime import InferenceSession
 
@@ -173,7 +172,7 @@ def test_a_branch_that_shares_quantized_weights():
 # ---------------------------------------------------------------- what is printed
 
 PRINT = """
-import sys; sys.path.insert(0, {tests!r})
+import sys; sys.path[:0] = {paths!r}
 import numpy as np, onnxruntime, convt.onnxruntime
 from test_onnxruntime_values import *
 session = {module}.InferenceSession({path!r}, providers=["CPUExecutionProvider"])
@@ -193,7 +192,7 @@ def unread_constant():
 
 def printed(module, path):
     """Return what a process prints that loads and runs a model, without its times."""
-    code = PRINT.format(tests=str(Path(__file__).parent), module=module, path=str(path), shape=X.shape)
+    code = PRINT.format(paths=PATHS, module=module, path=str(path), shape=X.shape)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ)
     assert done.returncode == 0, done.stderr
     return sorted(re.sub(r"^.*\[([WEI]):onnxruntime:[^]]*\]", r"\1", line) for line in done.stderr.splitlines() if line.strip())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 GCC, CLANG = shutil.which("gcc"), shutil.which("clang")
 GCC_ONLY = {"-fvect-cost-model=dynamic", "-Wno-maybe-uninitialized"}  # Clang warns that it does not know them
 WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror"]

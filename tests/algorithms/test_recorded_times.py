@@ -17,7 +17,7 @@ from cases import pretend
 import convt
 from convt._plan import choose
 
-FOLDER = Path(__file__).parents[1] / "docs" / "measurements"
+FOLDER = Path(__file__).parents[2] / "docs" / "measurements"
 ISA = {"zen3": "avx2"}  # machine file -> instruction set of the measurement
 MOST = {("zen3", "NXC"): (1.020, 2.1), ("zen3", "NCX"): (1.046, 2.4)}  # -> geometric mean of the losses, the worst
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[2]))
 
 from bench import checkouts, layers, peers, planning
 from bench.planning_worker import CPUS, Planning
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TABLE = """
 name   family  N  Cin  Cout  g  in   k    s  pads  op  d  source
 wide   test    1  16   8     1  8x8  4x4  2  1     0   1  two axes

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cases import ISAS, pretend, using_isa
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[2]))
 
 import convt
 from bench import cores, layers

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cases import child
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 GROWTH = ROOT / "tools" / "growth.py"
 
 

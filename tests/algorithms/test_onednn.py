@@ -27,7 +27,7 @@ from convt._plan import choose
 from convt._run import config
 from convt.algorithms.onednn import library, primitive
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 HERE = library.available()
 needs_onednn = pytest.mark.skipif(not HERE, reason=f"oneDNN {library.describe()}")
 

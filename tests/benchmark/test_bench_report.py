@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[2]))
 
 from bench import __main__ as cli
 from bench import compare, layers, machine, page, palette, peers, picture, plots, tables

@@ -17,7 +17,7 @@ from cases import child
 
 from convt._base import files
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 POSIX = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs POSIX")
 
 

@@ -23,7 +23,7 @@ from convt._plan import measure as _measure
 from convt.algorithms import ALGORITHMS, onednn
 
 KEYWORDS = {"strides": 2, "backend": "tune"}
-SETUP = Path(__file__).parents[1] / "setup.py"
+SETUP = Path(__file__).parents[2] / "setup.py"
 FILTER = np.ones((4, 4, 8, 16), np.float32)
 DATA = np.ones((1, 6, 5, 8), np.float32)
 

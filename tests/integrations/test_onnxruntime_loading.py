@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ import onnx
 import onnxruntime
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper, numpy_helper
-from onnx_models import conv, info, model_of, norm, plain, weights
+from onnx_models import PATHS, conv, info, model_of, norm, plain, weights
 
 from convt.onnxruntime import InferenceSession, _file, _host, _loading, _node, _options, _rewrite
 
@@ -187,7 +186,7 @@ def test_models_with_mistakes_are_read_as_by_protobuf(monkeypatch):
 
 MEMORY = """
 import ctypes, gc, sys
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {paths!r}
 import numpy as np, onnx, onnxruntime, convt.onnxruntime
 
 def mebibytes(name):
@@ -229,7 +228,7 @@ def test_memory_of_loading(tmp_path, way):
     del arrays
     figures = {}
     for module in ("onnxruntime", "convt.onnxruntime"):
-        code = MEMORY.format(tests=str(Path(__file__).parent), path=path, way=way, module=module)
+        code = MEMORY.format(paths=PATHS, path=path, way=way, module=module)
         env = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
         assert done.returncode == 0, done.stderr

@@ -10,10 +10,10 @@ import sys
 import numpy as np
 import pytest
 from cases import ISAS, child
-from fuzz import draw, memory, oracle, perform, pool, schedules, shrink, shrinking
-from fuzz.__main__ import main
 
 from convt import _core
+from fuzz import draw, memory, oracle, perform, pool, schedules, shrink, shrinking
+from fuzz.__main__ import main
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs mprotect (Linux)")
 SECONDS = 25, 5  # with all instruction sets of the CPU; with the one that CONVT_ISA names

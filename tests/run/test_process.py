@@ -142,7 +142,7 @@ def note(event, given):
 
 import numpy, ml_dtypes
 sys.addaudithook(note)
-import test_process
+from run import test_process
 from cases import SAMPLES, operator
 import convt, convt.onnx, convt.openvino, convt.tuning
 test_process.calls("float32")

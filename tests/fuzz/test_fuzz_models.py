@@ -7,11 +7,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from convt.torch import _compute, _fuse, _modules, _weights  # noqa: E402
 from fuzz import shrinking  # noqa: E402
 from fuzz.models import draw, perform, report, shrink, tolerance  # noqa: E402
 from fuzz.models.__main__ import main  # noqa: E402
-
-from convt.torch import _compute, _fuse, _modules, _weights  # noqa: E402
 
 MODEL = """
 model = nn.Sequential(nn.ConvTranspose2d(3, 4, 3, 2), nn.BatchNorm2d(4), nn.ReLU()).eval()

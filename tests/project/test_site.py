@@ -11,7 +11,7 @@ import pytest
 import convt
 
 pytest.importorskip("sphinx", reason='the site needs pip install "convt[docs]"')
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 MODULES = ("convt", "convt.dask", "convt.onnx", "convt.onnxruntime", "convt.openvino", "convt.torch", "convt.tuning")
 
 

@@ -22,7 +22,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 import onnx
 import onnxruntime
 from onnx import helper
-from onnx_models import conv, model_of, weights
+from onnx_models import PATHS, conv, model_of, weights
 
 from convt.onnxruntime import InferenceSession, _host, _loading, _node, _replaced, _rewrite, library
 
@@ -466,7 +466,7 @@ def test_other_threads_go_on():
 
 def test_ctrl_c_from_outside():
     code = f"""
-import sys; sys.path.insert(0, {os.path.dirname(__file__)!r})
+import sys; sys.path[:0] = {PATHS!r}
 from test_onnxruntime_session import *
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell makes its children in the background ignore
 session = InferenceSession(simple())

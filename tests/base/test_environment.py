@@ -12,7 +12,7 @@ from cases import child
 
 from convt._base import environment
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 ALL = environment.PACKAGE | environment.BUILD | environment.BENCHMARK
 WORDS = ("auto", "native")
 # What is read -> (values and what they stand for, values without a meaning)

@@ -18,7 +18,7 @@ from cases import child
 import convt
 
 # bench/ is not installed; it comes from the checkout, after everything that is.
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[2]))
 
 from bench import COMMAND, beside, check, crosscheck, errors, layers, machine, peers, tables, timing
 from bench import __main__ as cli
