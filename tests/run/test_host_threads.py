@@ -77,7 +77,7 @@ _ONNXRUNTIME = (
     + """
 import onnxruntime
 from onnx import helper
-from onnx_models import conv, model_of, norm, weights
+from integrations.onnx_models import conv, model_of, norm, weights
 from convt.onnxruntime import InferenceSession
 allowed = int(sys.argv[1])
 options = onnxruntime.SessionOptions()
