@@ -41,6 +41,8 @@ from convt._run.memory cimport Buffer, Table, round64, take_buffer, workspaces
 from convt._run.shares cimport convt_set_share, convt_take_first, convt_take_last
 from convt._run.team cimport convt_now, convt_team, convt_team_record, convt_team_threads, convt_worked
 
+from convt._base.activation import ACTIVATIONS, numbers_of
+
 cnp.import_array()
 
 cdef extern from *:
@@ -92,9 +94,6 @@ cdef extern from *:
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
 UNITS = ("vectors", "dots", "amx", "amx_two", "amx_one")  # hardware units that multiply: see kernels/convt_kernels.h
 assert len(UNITS) == CONVT_UNITS
-_ACTIVATIONS = {
-    "none": 0, "clip": 1, "relu": 1, "leaky_relu": 2, "tanh": 3, "sigmoid": 4, "gelu": 5, "swish": 6, "elu": 7, "hard_swish": 8,
-}
 
 # Limits of plans, from the interface of the kernels (kernels/convt_kernels.h).
 KC, ACROSS, DOTS = CONVT_KC, CONVT_PIXEL_LANES, CONVT_DOTS
@@ -404,10 +403,8 @@ cdef class PackedFilter:
 cdef convt_act act_of(tuple activation):
     """Return the kernels' form of an activation ``(name, a, b)``."""
     cdef convt_act act
-    name, act.a, act.b = activation
-    act.code = _ACTIVATIONS[name]
-    if name == "relu":
-        act.b = float("inf")
+    act.a, act.b = numbers_of(*activation)
+    act.code = ACTIVATIONS[activation[0]].code
     return act
 
 

@@ -11,26 +11,28 @@ from . import words
 
 
 class Activation(NamedTuple):
-    """An activation: the function that kernels approximate, and its numbers a and b."""
+    """An activation: the function that kernels approximate, its numbers a and b, and its names elsewhere."""
 
     function: Callable  # (x, a, b), with x a float64 array
+    code: int  # in kernels/convt_kernels.h
+    onednn: str  # oneDNN's dnnl_eltwise_NAME, whose alpha and beta are a and b
+    onednn_kind: int  # its number, 0 for none
     parameters: tuple = ()  # names of the numbers that the user gives
-    constants: tuple = ()  # a and b of a function without parameters that has two numbers in oneDNN
+    constants: tuple = ()  # a and b of a function without parameters, for kernels and oneDNN
 
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
-# kernels/convt_kernels.h defines the codes that the kernels use.
 ACTIVATIONS = {
-    "none": Activation(lambda x, a, b: x),
-    "relu": Activation(lambda x, a, b: np.where(x < 0, 0.0, x)),
-    "leaky_relu": Activation(lambda x, a, b: np.where(x < 0, a * x, x), ("slope",)),
-    "clip": Activation(lambda x, a, b: np.where(x < a, a, np.where(x > b, b, x)), ("low", "high")),
-    "tanh": Activation(lambda x, a, b: np.tanh(x)),
-    "sigmoid": Activation(lambda x, a, b: 1.0 / (1.0 + np.exp(-x))),
-    "gelu": Activation(lambda x, a, b: 0.5 * x * (1.0 + _erf(x * math.sqrt(0.5)))),
-    "swish": Activation(lambda x, a, b: x / (1.0 + np.exp(-a * x)), constants=(1.0, 0.0)),
-    "elu": Activation(lambda x, a, b: np.where(x < 0, a * np.expm1(x), x), ("alpha",)),
-    "hard_swish": Activation(lambda x, a, b: x * np.clip(a * x + b, 0.0, 1.0), constants=(1.0 / 6.0, 0.5)),
+    "none": Activation(lambda x, a, b: x, 0, "", 0),
+    "relu": Activation(lambda x, a, b: np.where(x < 0, 0.0, x), 1, "relu", 0x20, constants=(0.0, math.inf)),
+    "leaky_relu": Activation(lambda x, a, b: np.where(x < 0, a * x, x), 2, "relu", 0x20, ("slope",)),
+    "clip": Activation(lambda x, a, b: np.where(x < a, a, np.where(x > b, b, x)), 1, "clip", 0x2E, ("low", "high")),
+    "tanh": Activation(lambda x, a, b: np.tanh(x), 3, "tanh", 0x21),
+    "sigmoid": Activation(lambda x, a, b: 1.0 / (1.0 + np.exp(-x)), 4, "logistic", 0x29),
+    "gelu": Activation(lambda x, a, b: 0.5 * x * (1.0 + _erf(x * math.sqrt(0.5))), 5, "gelu_erf", 0x31),
+    "swish": Activation(lambda x, a, b: x / (1.0 + np.exp(-a * x)), 6, "swish", 0x2C, constants=(1.0, 0.0)),
+    "elu": Activation(lambda x, a, b: np.where(x < 0, a * np.expm1(x), x), 7, "elu", 0x22, ("alpha",)),
+    "hard_swish": Activation(lambda x, a, b: x * np.clip(a * x + b, 0, 1), 8, "hardswish", 0x34, constants=(1.0 / 6.0, 0.5)),
 }
 
 

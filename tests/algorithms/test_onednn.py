@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 import convt
 from convt import _core
+from convt._base.activation import ACTIVATIONS
 from convt._plan import choose
 from convt._run import config
 from convt.algorithms.onednn import library, primitive
@@ -537,6 +538,10 @@ CHECK = """
     #define DECLARED(result, name, parameters) result (*check_##name) parameters = name;
     ONEDNN_ENTRY_POINTS(DECLARED)
 """
+KINDS = "".join(
+    f'_Static_assert(dnnl_eltwise_{each.onednn} == {each.onednn_kind}, "kind");\n'
+    for each in ACTIVATIONS.values() if each.onednn
+)  # fmt: skip
 
 
 def headers():
@@ -551,7 +556,7 @@ def headers():
 
 def agreement(folder, text):
     (folder / "onednn_api.h").write_text(text)
-    (folder / "check.c").write_text(textwrap.dedent(CHECK))
+    (folder / "check.c").write_text(textwrap.dedent(CHECK) + KINDS)
     command = [COMPILER, "-std=c11", "-fsyntax-only", "-Werror", f"-I{folder}", f"-I{headers()}", str(folder / "check.c")]
     return subprocess.run(command, capture_output=True, text=True)
 

@@ -6,6 +6,7 @@ refused.
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,6 +38,15 @@ TOLERANCE = {"float32": 2e-6, "float64": 1e-14, "float16": 1e-3, "bfloat16": 8e-
 def test_the_table_has_every_activation():
     assert ROWS.keys() == _activation.ACTIVATIONS.keys()
     assert all(_activation.parse(row)[0] == name for name, rows in ROWS.items() for row in rows)
+
+
+def test_the_codes_are_those_of_the_kernels():
+    text = (Path(convt.__file__).parent / "kernels/convt_kernels.h").read_text(encoding="utf-8")
+    names = re.sub(r"/\*.*?\*/", "", re.search(r"enum \{\s*(CONVT_NONE.*?)\};", text, re.S)[1]).split(",")
+    codes = {name.strip(): code for code, name in enumerate(names)}
+    named = {"relu": "CONVT_CLIP", "leaky_relu": "CONVT_LEAKY"}
+    for name, each in _activation.ACTIVATIONS.items():
+        assert codes[named.get(name, f"CONVT_{name.upper()}")] == each.code, name
 
 
 @pytest.fixture

@@ -55,14 +55,6 @@ typedef struct {
     F(dnnl_forward_inference, 96) \
     F(dnnl_deconvolution_direct, 0xa) \
     F(dnnl_binary_add, 0x1fff0) \
-    F(dnnl_eltwise_relu, 0x20) \
-    F(dnnl_eltwise_tanh, 0x21) \
-    F(dnnl_eltwise_elu, 0x22) \
-    F(dnnl_eltwise_logistic, 0x29) \
-    F(dnnl_eltwise_swish, 0x2c) \
-    F(dnnl_eltwise_clip, 0x2e) \
-    F(dnnl_eltwise_gelu_erf, 0x31) \
-    F(dnnl_eltwise_hardswish, 0x34) \
     F(dnnl_query_impl_info_str, 8) \
     F(dnnl_query_weights_md, 131) \
     F(dnnl_query_scratchpad_md, 136) \

@@ -11,9 +11,6 @@ cdef extern from "onednn_api.h" nogil:
     const unsigned ONEDNN_dnnl_f16, ONEDNN_dnnl_bf16, ONEDNN_dnnl_f32, ONEDNN_dnnl_format_tag_any
     const unsigned ONEDNN_dnnl_scratchpad_mode_user, ONEDNN_dnnl_forward_inference, ONEDNN_dnnl_deconvolution_direct
     const unsigned ONEDNN_dnnl_binary_add
-    const unsigned ONEDNN_dnnl_eltwise_relu, ONEDNN_dnnl_eltwise_tanh, ONEDNN_dnnl_eltwise_logistic
-    const unsigned ONEDNN_dnnl_eltwise_swish, ONEDNN_dnnl_eltwise_clip, ONEDNN_dnnl_eltwise_gelu_erf
-    const unsigned ONEDNN_dnnl_eltwise_elu, ONEDNN_dnnl_eltwise_hardswish
     const unsigned ONEDNN_dnnl_query_impl_info_str, ONEDNN_dnnl_query_weights_md, ONEDNN_dnnl_query_scratchpad_md
     const int ONEDNN_DNNL_ARG_SRC, ONEDNN_DNNL_ARG_SRC_1, ONEDNN_DNNL_ARG_DST, ONEDNN_DNNL_ARG_WEIGHTS, ONEDNN_DNNL_ARG_BIAS
     const int ONEDNN_DNNL_ARG_SCRATCHPAD

@@ -22,12 +22,6 @@ from .library cimport api, check, engine, use_threads
 cnp.import_array()
 
 _DTYPES = {"float16": ONEDNN_dnnl_f16, "bfloat16": ONEDNN_dnnl_bf16, "float32": ONEDNN_dnnl_f32}
-# Activation -> eltwise kind. Its alpha and beta are the numbers a and b of the activation.
-_ELTWISE = {
-    "relu": ONEDNN_dnnl_eltwise_relu, "leaky_relu": ONEDNN_dnnl_eltwise_relu, "clip": ONEDNN_dnnl_eltwise_clip,
-    "tanh": ONEDNN_dnnl_eltwise_tanh, "sigmoid": ONEDNN_dnnl_eltwise_logistic, "gelu": ONEDNN_dnnl_eltwise_gelu_erf,
-    "swish": ONEDNN_dnnl_eltwise_swish, "elu": ONEDNN_dnnl_eltwise_elu, "hard_swish": ONEDNN_dnnl_eltwise_hardswish,
-}
 
 
 def can(problem):
@@ -123,7 +117,7 @@ cdef class Primitive:
             self.bias = memory_desc(problem, target[1:2], (1,))
         weights = (problem.groups,) * (problem.groups > 1) + (problem.co, problem.ci, *problem.kernel)
         cdef onednn_desc any_layout = memory_desc(problem, weights, None)
-        cdef unsigned kind = _ELTWISE.get(problem.activation[0], 0), status
+        cdef unsigned kind = activation.ACTIVATIONS[problem.activation[0]].onednn_kind, status
         a, b = activation.numbers_of(*problem.activation)
         cdef float alpha = a, beta = b
         cdef onednn_post_ops ops = NULL
