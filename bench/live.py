@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from .record import best_rival, ratio
 from .rounds import Result
-from .tables import rich_if_terminal
+from .tables import add_columns, fitting, rich_if_terminal
 
 
 class _Lines:
@@ -42,14 +42,19 @@ class _Table:
 
     def _table(self):
         names = list(dict.fromkeys(result.peer for results in self._problems for result in results))
-        table = self._rich.table.Table("layer", *(f"{name}, ms" for name in names), "speedup over best")
+        heads, rows = ("layer", *(f"{name}, ms" for name in names), "speedup", "over"), []
         for results in self._problems[-max(3, self._live.console.height - 9) :]:
             cells = {result.peer: _milliseconds(result) for result in results}
             best = best_rival(results)
             faster = ratio(best, results) if best else None
-            style = "green" if faster and faster >= 1 else None
-            last = f"{faster:.2f}x" if faster else ""
-            table.add_row(results[0].problem.layer.name, *(cells.get(name, "") for name in names), last, style=style)
+            last = (f"{faster:.2f}x", best.peer) if faster else ("", "")
+            rows.append([results[0].problem.layer.name, *(cells.get(name, "") for name in names), *last])
+        kept = fitting(heads, rows, ("layer", "speedup", "over", "convt, ms"), self._live.console.width)
+        table = self._rich.table.Table()
+        add_columns(table, [heads[n] for n in kept])
+        for cells in rows:
+            style = "green" if cells[-2] and float(cells[-2][:-1]) >= 1 else None
+            table.add_row(*(cells[n] for n in kept), style=style)
         return table
 
 
@@ -69,5 +74,6 @@ def progress(total: int) -> Iterator[_Lines | _Table]:
     if rich is None:
         yield _Lines(total)
         return
-    with rich.live.Live(auto_refresh=False, transient=True) as live:
+    console = rich.console.Console(markup=False)  # brackets in a layer's name are text
+    with rich.live.Live(console=console, auto_refresh=False, transient=True) as live:
         yield _Table(rich, live, total)

@@ -16,6 +16,9 @@ COLUMNS = ("layer", "library", "ms", "GFLOP/s", "of peak", "GB/s", "of limit", "
 COLD = ("cold ms", "cold speedup")  # columns after "speedup" if calls with emptied caches were timed
 REORDERS_UNTIMED = {peer.name for peer in peers.PEERS if peer.reorders_untimed}
 LEFT = ("layer", "library", "how", "verdict")  # columns aligned to the left
+WRAPPED = {"layer": 16, "how": 12}  # columns whose text may wrap -> their least width
+# Columns of a table that is wider than the terminal are left out, the last of these first. Other columns go before "GB/s".
+IMPORTANT = ("layer", "library", "verdict", "ms", "speedup", "of limit", "cold speedup", "error", "how")
 LEGEND = {
     "GFLOP/s": "operations that the result needs, per second. Products with inserted zeros do not count.",
     "of peak": "GFLOP/s as a share of the measured multiply-add peak. An algorithm with fewer multiplications can exceed 100%.",
@@ -102,19 +105,43 @@ def _plain_table(title: str, heads: tuple[str, ...], rows: list[list[str]]) -> N
         print("  ".join(aligned).rstrip())
 
 
+def fitting(heads: tuple[str, ...], rows: list[list[str]], important: tuple[str, ...], width: int) -> list[int]:
+    """Return the numbers of the columns of a rich table that fit into ``width`` characters, the important ones first."""
+    widths = [max(map(len, cells)) + 3 for cells in zip(heads, *rows, strict=True)]  # a border and two spaces
+    for n, name in enumerate(heads):
+        widths[n] = min(widths[n], WRAPPED.get(name, widths[n]) + 3)
+    order = sorted(range(len(heads)), key=lambda n: important.index(heads[n]) if heads[n] in important else len(important))
+    kept, used = [], 1
+    for n in order:
+        if used + widths[n] <= width or not kept:
+            kept.append(n)
+            used += widths[n]
+    return sorted(kept)
+
+
+def add_columns(table, heads: list[str]) -> None:
+    """Add columns to a rich table. Text is never shortened by an ellipsis, which not every terminal can show."""
+    for name in heads:
+        wraps = name in WRAPPED
+        side, overflow = "left" if name in LEFT else "right", "fold" if wraps else "crop"
+        table.add_column(name, justify=side, no_wrap=not wraps, overflow=overflow)
+
+
 def _rich_table(
     rich, title: str, heads: tuple[str, ...], rows: list[list[str]], style: Callable[[dict[str, str]], str | None]
 ) -> None:
+    console = rich.console.Console(markup=False)  # brackets in a message or a name are text
+    kept = fitting(heads, rows, IMPORTANT, console.width)
     table = rich.table.Table(title=title, title_justify="left")
-    for name in heads:
-        left = name in LEFT
-        table.add_column(name, justify="left" if left else "right", no_wrap=name != "how")
+    add_columns(table, [heads[n] for n in kept])
     several = len({cells[0] for cells in rows}) < len(rows)  # rows per layer, which a line then separates
     for above, cells in zip([None, *rows], rows, strict=False):
         if several and above and above[0] != cells[0]:
             table.add_section()
-        table.add_row(*cells, style=style(dict(zip(heads, cells, strict=True))))
-    rich.console.Console(markup=False).print(table)  # brackets in a message are text
+        table.add_row(*(cells[n] for n in kept), style=style(dict(zip(heads, cells, strict=True))))
+    console.print(table)
+    if missing := [name for n, name in enumerate(heads) if n not in kept]:
+        print(f"a wider terminal also shows: {', '.join(missing)}")
 
 
 def draw(title: str, heads: tuple[str, ...], rows: list[list[str]], style: Callable[[dict[str, str]], str | None]) -> None:
@@ -175,14 +202,18 @@ def summary(problems: list[list[Result]]) -> list[str]:
 
 
 def _speedup_line(name: str, members: list[tuple[Result, list[Result]]], cold: bool) -> str | None:
-    values, disturbed = [], 0
+    quiet, disturbed = [], 0
     for result, rivals in members:
         if faster := ratio(result, rivals, cold):
-            values.append(faster)
-            disturbed += any(rival.disturbed for rival in rivals if rival.peer in ("convt", result.peer))
-    if not values:
+            if any(rival.disturbed for rival in rivals if rival.peer in ("convt", result.peer)):
+                disturbed += 1
+            else:
+                quiet.append(faster)
+    if not quiet and not disturbed:
         return None
-    faster, caches = sum(value > 1 for value in values), " with cold caches" if cold else ""
-    marked = f" ({disturbed} marked *)" if disturbed else ""
-    mean = f"{geometric_mean(values):.2f} (geometric mean)"
-    return f"speedup over {name}{caches}: {mean}, convt is faster on {faster} of {len(values)}{marked}"
+    title = f"speedup over {name}{' with cold caches' if cold else ''}"
+    if not quiet:
+        return f"{title}: no mean, because other programs used the cores during all measurements ({disturbed} marked *)"
+    left_out = f" ({disturbed} marked * not counted)" if disturbed else ""
+    faster = sum(value > 1 for value in quiet)
+    return f"{title}: {geometric_mean(quiet):.2f} (geometric mean), convt is faster on {faster} of {len(quiet)}{left_out}"

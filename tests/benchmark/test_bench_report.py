@@ -99,8 +99,32 @@ def test_the_summary_is_a_geometric_mean_for_each_peer_and_for_the_best():
         "speedup over openvino: 2.00 (geometric mean), convt is faster on 2 of 2",
         "speedup over the fastest other library on each layer: 1.00 (geometric mean), convt is faster on 1 of 2",
     ]
+
+
+def test_the_mean_leaves_out_what_was_measured_beside_other_work():
+    problems = [[result_of("convt", 1.0, layer=layer), result_of("torch", 2.0, layer=layer)] for layer in LAYERS]
     problems[0][1].rounds[0]["neighbours"] = 1.0
-    assert tables.summary(problems)[0].endswith("faster on 1 of 2 (1 marked *)")
+    problems[0][1].rounds[0]["median"] = 400.0
+    counted = "2.00 (geometric mean), convt is faster on 1 of 1 (1 marked * not counted)"
+    assert tables.summary(problems) == [f"speedup over torch: {counted}"]
+    problems[1][0].rounds[0]["neighbours"] = 1.0
+    (line,) = tables.summary(problems)
+    assert line == "speedup over torch: no mean, because other programs used the cores during all measurements (2 marked *)"
+
+
+def test_a_narrow_terminal_shows_the_important_columns_without_other_characters_than_ascii(monkeypatch, capsys):
+    rich = pytest.importorskip("rich.console")
+    named = replace(LAYERS[0], name="a [long] name of a layer of a network")
+    ours, theirs = result_of("convt", 1e-3, layer=named), result_of("torch-channels_last", 2e-3, layer=named)
+    record, console = record_of(ours, theirs), rich.Console
+    for width in (80, 200):
+        monkeypatch.setattr(rich, "Console", lambda width=width, **words: console(width=width, force_terminal=False, **words))
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        tables.show(record)
+        out = capsys.readouterr().out.partition("a wider terminal" if width == 80 else "speedup over")[0]
+        head = next(line for line in out.splitlines() if "layer" in line)
+        assert ("GB/s" in head) == (width == 200) and all(word in head for word in ("layer", "library", "ms", "speedup"))
+        assert "[long]" in out and "2.00x" in out and "torch-channels_last" in out and "\N{HORIZONTAL ELLIPSIS}" not in out
 
 
 def test_the_summary_tells_layers_that_are_known_from_their_neighbours():
