@@ -96,13 +96,14 @@ def _winograd(schedule, packing, ins, outs, how, plain, specs, order) -> np.ndar
     return np.concatenate(_direct_classes(plain, groups) + [_class(groups, *(spec[name] for name in names)) for spec in specs])
 
 
-def _turned(name, problem, packing, ins, outs, specs, schedule) -> np.ndarray:
+def _turned(name, problem, packing, ins, outs, tables, schedule) -> np.ndarray:
     found = []
-    for spec in specs:
-        tiles = range(0, len(spec["units"]) - 1, spec["tile_block"])
-        units = np.diff([*(spec["units"][n] for n in tiles), spec["units"][-1]])
-        pixels = _block_sizes(spec["pixels"], spec["block"])
-        found.append(spec["work"] * _product(np.ones(problem.groups), _shares(pixels), _shares(units)))
+    for c in (each.decided for each in tables):
+        ends = np.arange(c.tiles + 1)
+        units = c.units // c.tiles * ends + np.minimum(ends, c.units % c.tiles)
+        shares = _shares(np.diff(units[[*range(0, c.tiles, c.tile_block), c.tiles]]))
+        work = min(c.block, c.pixels) * c.depth * c.units / c.tile_blocks
+        found.append(work * _product(np.ones(problem.groups), _shares(_block_sizes(c.pixels, c.block)), shares))
     return np.concatenate(found)
 
 

@@ -15,7 +15,7 @@ import convt
 from convt._model import machine
 from convt.algorithms import direct, phases, planes, turned
 from convt.algorithms.planes import blocks
-from convt.algorithms.rows.schedule import bounds, channel_blocks, phase_blocks
+from convt.algorithms.rows.schedule import channel_blocks, phase_blocks
 from convt.algorithms.turned.schedule import accepts as turned_accepts
 
 IMAGES = {
@@ -166,7 +166,8 @@ def test_blocks_of_rows_have_every_output_once(co, kernel, stride, most):
     for block in phases:
         assert all(tap % stride == p for tap, p in zip(block.taps, block.residues, strict=True))
         assert {len(range(tap, kernel, stride)) for tap in block.taps} == {block.terms}
-    ends = bounds(co, channel_blocks(co, phases, most))
+    count = channel_blocks(co, phases, most)
+    ends = [co * n // count for n in range(count + 1)]
     assert ends[0] == 0 and ends[-1] == co
     for first, end in itertools.pairwise(ends):
         assert first < end
