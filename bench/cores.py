@@ -72,32 +72,38 @@ def _shares(sizes) -> np.ndarray:
     return np.asarray(sizes, float) / max(1, np.max(sizes))
 
 
-def _direct_classes(specs: list[dict], groups: int) -> list[np.ndarray]:
-    """Return the work of the tasks of each class: rows fastest, then panels, then groups."""
-    found = []
-    for spec in specs:
-        widths = np.array([panel[0] for panel in spec["panels"]])
-        columns = np.add.reduceat(widths, range(0, len(widths), spec["panel_block"]))
-        rows = _block_sizes(spec["rows"], spec["block"])
-        found.append(spec["work"] * _product(np.ones(groups), _shares(columns), _shares(rows)))
-    return found
+def _class(groups: int, panels, panel_block: int, rows: int, block: int, work: float) -> np.ndarray:
+    """Return the work of the tasks of a class of direct or winograd: rows fastest, then panels, then groups."""
+    widths = np.array([panel[0] for panel in panels])
+    columns = np.add.reduceat(widths, range(0, len(widths), panel_block))
+    return work * _product(np.ones(groups), _shares(columns), _shares(_block_sizes(rows, block)))
 
 
-def _direct(name, problem, packing, ins, outs, how, specs, order) -> np.ndarray:
-    return np.concatenate(_direct_classes(specs, problem.groups) or [np.zeros(0)])
+def _direct_classes(tables: list, groups: int) -> list[np.ndarray]:
+    """Return the work of the tasks of each of the `ClassTables`."""
+    return [
+        _class(groups, each.panels, each.decided.panel_block, each.decided.rows, each.decided.block, each.decided.work)
+        for each in tables
+    ]
+
+
+def _direct(name, problem, packing, ins, outs, how, tables, order) -> np.ndarray:
+    return np.concatenate(_direct_classes(tables, problem.groups) or [np.zeros(0)])
 
 
 def _winograd(schedule, packing, ins, outs, how, plain, specs, order) -> np.ndarray:
-    return np.concatenate(_direct_classes([*plain, *specs], schedule.problem.groups))
+    groups, names = schedule.problem.groups, ("panels", "panel_block", "rows", "block", "work")
+    return np.concatenate(_direct_classes(plain, groups) + [_class(groups, *(spec[name] for name in names)) for spec in specs])
 
 
-def _turned(name, problem, packing, ins, outs, specs, schedule) -> np.ndarray:
+def _turned(name, problem, packing, ins, outs, tables, schedule) -> np.ndarray:
     found = []
-    for spec in specs:
-        tiles = range(0, len(spec["units"]) - 1, spec["tile_block"])
-        units = np.diff([*(spec["units"][n] for n in tiles), spec["units"][-1]])
-        pixels = _block_sizes(spec["pixels"], spec["block"])
-        found.append(spec["work"] * _product(np.ones(problem.groups), _shares(pixels), _shares(units)))
+    for c in (each.decided for each in tables):
+        ends = np.arange(c.tiles + 1)
+        units = c.units // c.tiles * ends + np.minimum(ends, c.units % c.tiles)
+        shares = _shares(np.diff(units[[*range(0, c.tiles, c.tile_block), c.tiles]]))
+        work = min(c.block, c.pixels) * c.depth * c.units / c.tile_blocks
+        found.append(work * _product(np.ones(problem.groups), _shares(_block_sizes(c.pixels, c.block)), shares))
     return np.concatenate(found)
 
 

@@ -24,27 +24,23 @@ MANY_CLASSES = 4096
 
 
 def axes(problem, merge, split):
-    """Return the phase groups and the runs of the first axes, one axis for each item of ``merge``."""
-    groups, classes = [], []
-    for ax, (m, cut) in enumerate(zip(merge, split, strict=True)):
-        found = _phases.axis(
-            problem.kernel[ax], problem.strides[ax], problem.dilations[ax], m, problem.in_sizes[ax], problem.begin[ax],
-            problem.out_sizes[ax], cut,
-        )  # fmt: skip
-        groups.append(found[0])
-        classes.append(found[1])
-    return groups, classes
+    """Return the phase groups and the runs of the axes, one list each."""
+    axes = _phases.axes_of(problem)
+    return (
+        [axis.groups(m) for axis, m in zip(axes, merge, strict=True)],
+        [axis.runs(m, cut) for axis, m, cut in zip(axes, merge, split, strict=True)],
+    )
 
 
 def taps_of_outputs(problem, ax):
     """Return for each output of an axis the (tap, input index) pairs that reach it."""
-    s, d, size, out = problem.strides[ax], problem.dilations[ax], problem.in_sizes[ax], problem.out_sizes[ax]
-    axis = [[] for _ in range(out)]
-    for t in range(problem.kernel[ax]):
-        first = t * d - problem.begin[ax]
-        for i in range(max(0, -(first // s)), min(size, (out - 1 - first) // s + 1)):
-            axis[first + i * s].append((t, i))
-    return axis
+    axis = _phases.axes_of(problem)[ax]
+    found = [[] for _ in range(axis.out)]
+    for tap in range(axis.k):
+        low, high, out = axis.reach(tap)
+        for i in range(low, high):
+            found[out + (i - low) * axis.s].append((tap, i))
+    return found
 
 
 @functools.lru_cache(maxsize=1024)
@@ -53,8 +49,8 @@ def tap_pair_count(k, s, d, size, begin, out):
     if k > MANY_CLASSES:  # too many to count one by one
         return k * size
     if k <= 16:
-        firsts = [t * d - begin for t in range(k)]  # output of each tap's first input
-        return sum([max(0, min(size, (out - 1 - first) // s + 1) - max(0, -(first // s))) for first in firsts])
+        reach = map(_phases.Axis(k, s, d, size, begin, out).reach, range(k))
+        return sum([max(0, high - low) for low, high, _ in reach])
     firsts = np.arange(k) * float(d) - begin
     met = np.minimum(size, (out - 1 - firsts) // s + 1) - np.maximum(0, -(firsts // s))
     return int(np.maximum(0, met).sum())

@@ -1,8 +1,8 @@
-# Inline helpers of all loops: splitting an index into positions on axes, and dividing rows evenly.
+# Inline helpers of all loops: positions on axes, blocks, rows that are divided evenly, and rows of one value.
 
 from libc.stdint cimport int64_t
 
-from convt._run.kernels cimport convt_quotient
+from convt._run.kernels cimport convt_kernels, convt_quotient
 
 
 cdef inline int64_t take_index(int64_t *n, int64_t size) noexcept nogil:
@@ -10,6 +10,40 @@ cdef inline int64_t take_index(int64_t *n, int64_t size) noexcept nogil:
     cdef int64_t all = n[0]
     n[0] = convt_quotient(all, size)
     return all - n[0] * size
+
+
+cdef inline void take_block(int64_t *n, int64_t size, int64_t block, int64_t blocks, int64_t *first,
+                            int64_t *end) noexcept nogil:
+    """Set the indices [first, end) of the block on the innermost axis of ``n``, which becomes the index over the other axes.
+
+    The axis has ``size`` indices in ``blocks`` blocks of ``block``.
+    """
+    first[0] = take_index(n, blocks) * block
+    end[0] = min(size, first[0] + block)
+
+
+cdef inline void advance(int64_t *at, const int64_t *sizes, int nd, int64_t n, int64_t *image) noexcept nogil:
+    """Advance a position by ``n`` along the last axis, at most to its end. At its end, the axis before it advances by one."""
+    cdef int ax
+    at[nd - 1] += n
+    for ax in range(nd - 1, 0, -1):
+        if at[ax] == sizes[ax]:
+            at[ax] = 0
+            at[ax - 1] += 1
+    if at[0] == sizes[0]:
+        at[0] = 0
+        image[0] += 1
+
+
+cdef inline void fill(const convt_kernels *k, char *to, int64_t n, double value) noexcept nogil:
+    """Set ``n`` numbers of the type of accumulators."""
+    cdef int64_t i
+    if k.t_size == 8:
+        for i in range(n):
+            (<double *>to)[i] = value
+    else:
+        for i in range(n):
+            (<float *>to)[i] = <float>value
 
 
 cdef struct Cut:

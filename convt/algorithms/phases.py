@@ -4,7 +4,8 @@ Position ``q = o + begin`` of the full scatter receives tap ``t`` of input ``i``
 the same residue ``q mod s`` form a phase: writing ``q = s * j + r``, tap t of phase r reads input ``j - off`` with
 ``off = (d * t - r) / s``, and phase r has exactly the taps with ``d * t mod s = r``. No zero between inputs is multiplied.
 
-There are two steps, because weights are packed before sizes are known:
+`Axis` is one axis of a problem. Its methods return phases, runs, kinds, the reach of a tap, and blocks. There are two steps,
+because weights are packed before sizes are known:
 
 * ``phase_groups`` needs only kernel, stride and dilation. Phases whose taps read the same inputs may share a group.
 * ``axis_classes`` returns the runs of j for given sizes, with the taps that reach the input in each run.
@@ -87,41 +88,17 @@ class Kind(NamedTuple):
 
 @functools.lru_cache(maxsize=512)
 def kinds(k, s, d, merge, size, begin, out, split):
-    """Return the kinds of the runs of `axis` that have taps, a tuple of (Kind, numbers of its runs)."""
-    if isinstance(split, tuple):
-        groups, classes = axis(k, s, d, merge, size, begin, out, split)
-        return tuple((_kind(groups, c, size), (n,)) for n, c in enumerate(classes) if c.group >= 0)
-    found, number = {}, 0
-    for index, (residues, offsets, _) in enumerate(phase_groups(k, s, d, merge)):
-        spans = [(-((r - begin) // s), -((r - begin - out) // s)) for r in residues]
-        spans = [span for span in spans if span[0] < span[1]]
-        if not spans:
-            continue
-        lows, highs = zip(*spans, strict=True)
-        low, high, inner_low, inner_high = min(lows), max(highs), max(lows), min(highs)
-        cuts = {low, high}
-        if split:
-            edges = [*offsets, *[off + size for off in offsets], *lows, *highs]
-            cuts.update([j for j in edges if low < j < high])
-        a, *ends = sorted(cuts)
-        for b in ends:
-            count, shown, outside = b - a, len(spans), 0
-            if a < inner_low or b > inner_high:
-                some = [span for span in spans if span[0] < b and a < span[1]]
-                shown = len(some)
-                if some:
-                    inner = min(b, *[hi for _, hi in some]) - max(a, *[lo for lo, _ in some])
-                    outside = count - max(0, inner)
-            first, end = _inside(offsets, size, a, b)
-            taps = offsets[first:end]
-            cut = (taps[0] > a) + (taps[-1] + size < b) if taps else 0
-            reached = tuple(sorted([min(b, off + size) - max(a, off) for off in taps])) if cut else ()
-            consecutive = len(taps) <= 1 or taps[0] - taps[-1] == len(taps) - 1
-            key = count, len(taps), len(offsets), len(residues), shown, outside, cut, consecutive, reached
-            found.setdefault(key, [index]).append(number)
-            number += 1
-            a = b
-    return tuple([(Kind(*key, at[0]), tuple(at[1:])) for key, at in found.items()])
+    """Return the kinds of the runs of `axis` that have taps, a tuple of (Kind, numbers of its runs).
+
+    Runs that an order gives (order.py) have a kind each, because the order decides about each of them.
+    """
+    groups, runs = axis(k, s, d, merge, size, begin, out, split)
+    found, given = {}, isinstance(split, tuple)
+    for number, run in enumerate(runs):
+        if run.group >= 0:
+            kind = _kind(groups, run, size)
+            found.setdefault(number if given else kind[:-1], (kind, []))[1].append(number)
+    return tuple([(kind, tuple(numbers)) for kind, numbers in found.values()])
 
 
 @functools.lru_cache(maxsize=256)
@@ -131,14 +108,17 @@ def has_hole(k, s, d, begin, out):
     return len(with_taps) < s and any((begin + o) % s not in with_taps for o in range(min(s, out)))
 
 
-def _kind(groups, c, size):
+def _kind(groups, run, size):
     """Return the kind of a run."""
-    ends = (c.first_in[0] < 0) + (c.first_in[-1] + c.count > size) if c.first_in else 0
-    reached = sorted(max(0, min(c.count, size - i) - max(0, -i)) for i in c.first_in) if ends else ()
-    consecutive = all(b - a == 1 for a, b in itertools.pairwise(c.first_in))
-    outside = c.count - max(0, c.inner[1] - c.inner[0])
-    group_taps, phases = len(groups[c.group].offsets), len(c.first_out)
-    return Kind(c.count, len(c.first_in), group_taps, phases, len(c.shown), outside, ends, consecutive, tuple(reached), c.group)
+    first_in, count, ends, reached, consecutive = run.first_in, run.count, 0, (), True
+    if first_in:
+        ends = (first_in[0] < 0) + (first_in[-1] + count > size)
+        consecutive = first_in[-1] - first_in[0] == len(first_in) - 1
+    if ends:
+        reached = tuple(sorted([max(0, min(count, size - i) - max(0, -i)) for i in first_in]))
+    outside = count - max(0, run.inner[1] - run.inner[0])
+    return Kind(count, len(first_in), len(groups[run.group].offsets), len(run.first_out), len(run.shown), outside, ends,
+                consecutive, reached, run.group)  # fmt: skip
 
 
 @functools.lru_cache(maxsize=256)
@@ -253,3 +233,71 @@ def _run(index, residues, spans, offsets, size, s, begin, a, b, taps=None):
         index, count, taps, tuple([a - off for off in offsets[taps[0] : taps[1]]]),
         tuple([base + r if lo < hi else 0 for r, (lo, hi) in zip(residues, spans, strict=True)]), valid, a, shown, inner,
     )  # fmt: skip
+
+
+class AxisCut(NamedTuple):
+    """An axis in blocks of ``out`` outputs and ``size`` inputs. The inputs of block n start at ``first + n * step``."""
+
+    count: int  # type: ignore[assignment]
+    out: int
+    size: int
+    first: int
+    step: int
+    begin: int  # the begin of the window in each block
+
+
+class Axis(NamedTuple):
+    """An axis of a problem: kernel, stride and dilation, the number of inputs, and the window."""
+
+    k: int
+    s: int
+    d: int
+    size: int
+    begin: int
+    out: int
+
+    def groups(self, merge):
+        """Return the phase groups (`phase_groups`)."""
+        return phase_groups(self.k, self.s, self.d, merge)
+
+    def runs(self, merge, split):
+        """Return the runs (`axis_classes`)."""
+        return axis(self.k, self.s, self.d, merge, self.size, self.begin, self.out, split)[1]
+
+    def kinds(self, merge, split):
+        """Return the kinds of the runs that have taps (`kinds`)."""
+        return kinds(self.k, self.s, self.d, merge, self.size, self.begin, self.out, split)
+
+    def has_hole(self):
+        """Check whether the window shows a phase that no tap reaches."""
+        return has_hole(self.k, self.s, self.d, self.begin, self.out)
+
+    def reach(self, tap):
+        """Return (first input, end of the inputs, output of the first input) that a tap brings into the window."""
+        first = tap * self.d - self.begin
+        low = max(0, -(first // self.s))
+        return low, min(self.size, (self.out - 1 - first) // self.s + 1), first + low * self.s
+
+    def units(self):
+        """Return the number of units of ``s`` outputs. Blocks end between units."""
+        return -(-self.out // self.s)
+
+    def halo(self):
+        """Return the number of inputs that a block reads in addition to one per unit."""
+        k, s, d, _, begin, _ = self
+        return -(-begin // s) + (d * (k - 1) - begin) // s
+
+    def cut(self, count):
+        """Return the `AxisCut` into at most ``count`` blocks; into one if a block would read as much as the whole axis."""
+        k, s, d, size, begin, out = self
+        step, before = -(-out // (s * count)), (d * (k - 1) - begin) // s  # units of a block; inputs that it reads before them
+        reads = max(1, step - (-begin // s) + before)
+        if step * s >= out or reads >= size:
+            return AxisCut(1, out, size, 0, 0, begin)
+        return AxisCut(-(-out // (step * s)), step * s, reads, -before, step, begin + s * before)
+
+
+def axes_of(problem):
+    """Return the `Axis` of each axis of a problem."""
+    p = problem
+    return [Axis(*each) for each in zip(p.kernel, p.strides, p.dilations, p.in_sizes, p.begin, p.out_sizes, strict=True)]

@@ -13,39 +13,39 @@ from convt._core cimport NativePlan
 from convt._run.memory cimport Table
 from convt.algorithms.indexing cimport take_index
 
+from convt.algorithms.phases import axes_of
+
 
 cdef class RowPlan(NativePlan):
     """A plan that computes output rows along the last axis."""
 
     cdef open_rows(self, problem):
         """Make the tables of all axes except the last: for each output position the (tap, input index) pairs that reach it."""
-        cdef int64_t at = 0, o, i, low, high, tap, step, out
+        cdef int64_t at = 0, o, i, low, high, tap, step
         cdef int64_t *starts
         cdef int64_t *pairs
-        spans = []  # (index of output 0 in the table, tap, first output, first input, number of inputs, distance of outputs)
+        spans = []  # (index of the first output in the table, tap, first input, number of inputs, distance of outputs)
         self.out_rows = self.batch
-        for ax in range(problem.rank - 1):
-            s, d, begin, size, out = problem.strides[ax], problem.dilations[ax], problem.begin[ax], problem.in_sizes[ax], problem.out_sizes[ax]
-            for t in range(problem.kernel[ax]):
-                first = t * d - begin
-                begins, ends = max(0, -(first // s)), min(size, (out - 1 - first) // s + 1)
+        for axis in axes_of(problem)[:problem.rank - 1]:
+            for t in range(axis.k):
+                begins, ends, first = axis.reach(t)
                 if begins < ends:
-                    spans.append((at, t, first + begins * s, begins, ends - begins, min(s, out)))
-            at += out
-            self.out_rows *= out
+                    spans.append((at + first, t, begins, ends - begins, min(axis.s, axis.out)))
+            at += axis.out
+            self.out_rows *= axis.out
         self.outer_out = Table(problem.out_sizes[:problem.rank - 1])
         self.outer_start = Table(np.zeros(at + 2, np.int64))
-        self.outer_taps = Table(np.empty(2 * sum([span[4] for span in spans]), np.int64))
+        self.outer_taps = Table(np.empty(2 * sum([span[3] for span in spans]), np.int64))
         starts, pairs = self.outer_start.p + 1, self.outer_taps.p
-        for place, _, first, _, count, out_step in spans:
-            o, high, step = place + first, count, out_step
+        for place, _, _, count, out_step in spans:
+            o, high, step = place, count, out_step
             for i in range(high):
                 starts[o + 1 + i * step] += 1
         for o in range(at):
             starts[o + 1] += starts[o]
         # starts[o] counts up while pairs are written, so that it ends as the start of output o + 1.
-        for place, t, first, begins, count, out_step in spans:
-            o, tap, low, high, step = place + first, t, begins, count, out_step
+        for place, t, begins, count, out_step in spans:
+            o, tap, low, high, step = place, t, begins, count, out_step
             for i in range(high):
                 at = starts[o + i * step]
                 pairs[2 * at], pairs[2 * at + 1] = tap, low + i

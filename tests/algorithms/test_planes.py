@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import convt
 from convt._model import machine
-from convt.algorithms import direct, planes, turned
+from convt.algorithms import direct, phases, planes, turned
 from convt.algorithms.planes import blocks
-from convt.algorithms.rows.schedule import bounds, channel_blocks, phase_blocks
+from convt.algorithms.rows.schedule import channel_blocks, phase_blocks
 from convt.algorithms.turned.schedule import accepts as turned_accepts
 
 IMAGES = {
@@ -100,7 +100,7 @@ def test_blocks_of_an_axis_show_every_output_once_and_read_all_its_inputs(data):
     whole = st.integers
     size, kernel, stride, dilation = (data.draw(whole(1, n)) for n in (40, 9, 7, 4))
     begin, out, count = data.draw(whole(-9, 30)), data.draw(whole(1, 200)), data.draw(whole(1, 12))
-    cut = blocks.cut_axis(size, kernel, stride, dilation, begin, out, count)
+    cut = phases.Axis(kernel, stride, dilation, size, begin, out).cut(count)
     assert 1 <= cut.count <= count and (cut.count - 1) * cut.out < out <= cut.count * cut.out
 
     def reached(o, size, begin):
@@ -166,7 +166,8 @@ def test_blocks_of_rows_have_every_output_once(co, kernel, stride, most):
     for block in phases:
         assert all(tap % stride == p for tap, p in zip(block.taps, block.residues, strict=True))
         assert {len(range(tap, kernel, stride)) for tap in block.taps} == {block.terms}
-    ends = bounds(co, channel_blocks(co, phases, most))
+    count = channel_blocks(co, phases, most)
+    ends = [co * n // count for n in range(count + 1)]
     assert ends[0] == 0 and ends[-1] == co
     for first, end in itertools.pairwise(ends):
         assert first < end

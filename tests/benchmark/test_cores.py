@@ -64,10 +64,10 @@ def test_tasks_of_direct_multiply_what_the_layer_does(name):
     """Check layers without borders, whose tasks are shares of one class or of equally large ones."""
     for _, plan, task_work, tables in made(name):
         works, specs = task_work(*tables), tables[6]
-        rows = sum(spec["rows"] * sum(panel[0] for panel in spec["panels"]) * len(spec["tap_in"]) for spec in specs)
+        rows = sum(each.decided.rows * each.panels[:, 0].sum() * each.decided.taps for each in specs)
         assert len(works) == plan.tasks
         assert 2 * rows * LAYERS[name].cin == LAYERS[name].flops
-        assert works.max() <= max(spec["work"] for spec in specs) and (works > 0).all()
+        assert works.max() <= max(each.decided.work for each in specs) and (works > 0).all()
 
 
 @pytest.mark.parametrize("name", ["fcn8s_bilinear_dw", "fsrcnn_x3", "liteflownet_dw", "openvino_seed"])

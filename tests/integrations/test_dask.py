@@ -19,8 +19,7 @@ da = pytest.importorskip("dask.array", reason="dask is not installed")
 import convt  # noqa: E402
 import convt.dask  # noqa: E402
 from convt._model import machine  # noqa: E402
-from convt.algorithms import order  # noqa: E402
-from convt.algorithms.planes import blocks  # noqa: E402
+from convt.algorithms import order, phases  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = 40 if os.environ.get("CONVT_ISA") else 100  # fewer if CONVT_ISA splits the run
@@ -150,7 +149,7 @@ def test_unaligned_data_are_summed_as_aligned_ones_are():
 
 def test_runs_of_a_block_are_those_of_every_block():
     runs = [order.Run(0, -1, 0, (0, 2)), order.Run(0, 0, 4, (0, 2)), order.Run(1, -1, 4, (0, 2))]
-    axis = blocks.AxisCut(count=3, out=8, size=6, first=-2, step=4, begin=5)
+    axis = phases.AxisCut(count=3, out=8, size=6, first=-2, step=4, begin=5)
     free, found = order._runs_of_blocks(runs, {(0,): "one", (1,): "another", (2,): "one"}, 0, axis)
     assert not free and len(found) == 9 and found[4] == (order.Run(0, 2, 6, (0, 2), 8, 16), 1)
     free, found = order._runs_of_blocks(runs, {(0,): "one", (1,): "one", (2,): "another"}, 0, axis)

@@ -4,7 +4,6 @@ All decisions are in the schedule (schedule.py). `class_tables` also makes the t
 """
 
 import itertools
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -57,8 +56,7 @@ def pack_positions(problem, merge, groups, unit):
     ``groups`` are the phase groups of each axis in the schedule. ``merge`` says on which axes packed weights merge phases;
     these may be more axes than in the schedule.
     """
-    p = problem
-    packed = [phases.phase_groups(*axis) for axis in zip(p.kernel, p.strides, p.dilations, merge, strict=True)]
+    packed = [axis.groups(merged) for axis, merged in zip(phases.axes_of(problem), merge, strict=True)]
     index, panels, places = common.pack_index(packed), problem.co // unit.nr, []
     for axis, own in zip(packed, groups, strict=True):
         at = {r: (n, place, len(g.residues)) for n, g in enumerate(axis) for place, r in enumerate(g.residues)}
@@ -72,8 +70,21 @@ def pack_positions(problem, merge, groups, unit):
     return positions
 
 
+class ClassTables(NamedTuple):
+    """What the loops need about a class, which has one run per axis: its decisions and its tables."""
+
+    decided: object  # the schedule.Class
+    runs: list  # the phases.AxisClass of each axis
+    chunks: np.ndarray  # result of `depth_chunks`
+    panels: np.ndarray  # tables.columns
+    pieces: np.ndarray
+    boxes: np.ndarray
+    pack: tuple  # (number of the pack class, first panel)
+    row_stride: tuple  # result of `row_stride`
+
+
 def class_tables(problem, classes, groups, runs, packs, same_set, in_strides, out_strides, unit):
-    """Return the tables of each class of ``classes`` (schedule.Class), in order.
+    """Return the `ClassTables` of each class of ``classes`` (schedule.Class), in order.
 
     ``groups`` and ``runs`` are the phase groups and the runs of each axis. ``packs`` is the result of `pack_positions`. Strides
     are in bytes.
@@ -82,36 +93,11 @@ def class_tables(problem, classes, groups, runs, packs, same_set, in_strides, ou
     for c in classes:
         for numbers in itertools.product(*c.runs):
             chosen = [axis[n] for axis, n in zip(runs, numbers, strict=True)]
-            found.append(_class(problem, c, chosen, groups, packs, same_set, in_strides, out_elements, unit))
+            chunks = depth_chunks(problem, c, chosen, [g[run.group] for g, run in zip(groups, chosen, strict=True)], unit)
+            stride = row_stride(problem, c, [run.count for run in chosen], same_set, in_strides, unit)
+            pack = packs[tuple([run.group for run in chosen])]
+            found.append(ClassTables(c, chosen, chunks, *columns(problem, chosen, out_elements, unit), pack, stride))
     return found
-
-
-def _class(problem, c, runs, groups, packs, same_set, in_strides, out_elements, unit):
-    """Return the tables of one class, which has one run per axis."""
-    numbers = tuple([run.group for run in runs])
-    counts = [run.count for run in runs]
-    panels, pieces, boxes = columns(problem, runs, out_elements, unit)
-    return {
-        "count": counts,
-        "rows": problem.batch * math.prod(counts),
-        "block": c.block,
-        "blocks": c.blocks,
-        "tap_in": tables.taps([run.first_in for run in runs]),
-        "chunks": depth_chunks(problem, c, runs, [g[n] for g, n in zip(groups, numbers, strict=True)], unit),
-        "span": c.span,
-        "sparse": c.sparse,
-        "panels": panels,
-        "pieces": pieces,
-        "boxes": boxes,
-        "panel_block": c.panel_block,
-        "panel_blocks": c.panel_blocks,
-        "inner": [run.inner for run in runs],
-        "pack": packs[numbers],
-        "work": c.work,
-        "row_stride": row_stride(problem, c, counts, same_set, in_strides, unit),
-        "pair_rows": c.pair_rows,
-        "strip": c.strip,
-    }
 
 
 def depth_chunks(problem, c, runs, groups, unit):

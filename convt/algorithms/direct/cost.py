@@ -9,7 +9,7 @@ import math
 
 from ..._model.costs import overlapped
 from ..._run import execution
-from .. import common
+from .. import common, phases
 from ..stages import SHARED
 from .shapes import part
 
@@ -68,12 +68,11 @@ def least(problem, here, unit):
     if info is None:
         return math.inf
     name, pairs, bytes, rows = part(info), problem.batch, info.e_size, problem.batch * problem.groups
-    for axis in zip(problem.kernel, problem.strides, problem.dilations, problem.in_sizes, problem.begin, problem.out_sizes,
-                    strict=True):  # fmt: skip
+    for axis in phases.axes_of(problem):
         axis_pairs = common.tap_pair_count(*axis)
         pairs *= axis_pairs
-        bytes *= axis_pairs / max(axis[3], 1)  # a lower bound of the taps that are read
-        rows *= axis[5] / axis[1]
+        bytes *= axis_pairs / max(axis.size, 1)  # a lower bound of the taps that are read
+        rows *= axis.out / axis.s
     channels = problem.groups * problem.ci * problem.co
     bytes *= channels
     prices = here.profile[name]

@@ -92,10 +92,9 @@ def schedule(problem, here, unit, threads, finite=True):
     if way.cycles < limits.single_thread_cycles:
         threads = 1
     _, classes = cut(problem, info, here, way.shapes, way.cycles, threads)
-    axes, hole = _axes(problem), False
-    for k, s, d, begin, out in zip(*axes[:3], *axes[4:], strict=True):
-        hole = hole or phases.has_hole(k, s, d, begin, out)
-    bytes = _weight_bytes(problem, info, [phases.phase_groups(*axis) for axis in zip(*axes[:3], way.merge, strict=True)])
+    axes = phases.axes_of(problem)
+    hole = any([axis.has_hole() for axis in axes])
+    bytes = _weight_bytes(problem, info, [axis.groups(merge) for axis, merge in zip(axes, way.merge, strict=True)])
     outgrows = execution.outgrows(problem, cost.non_temporal_threshold(problem, info, here))
     on_the_fly = execution.packs_on_the_fly(here, bytes, cost.repacked_bytes(problem, classes, info))
     return Schedule(
@@ -120,11 +119,6 @@ def packing_bytes(unit):
     return 2 * _core.KC * unit.nr * unit.e_size
 
 
-def _axes(problem):
-    p = problem
-    return p.kernel, p.strides, p.dilations, p.in_sizes, p.begin, p.out_sizes
-
-
 def _weight_bytes(problem, unit, groups):
     """Return the bytes of all packed weights."""
     bytes, depth = 0, unit.filled(problem.ci) * unit.e_size
@@ -143,12 +137,11 @@ def choose(problem, here, unit, finite):
     """
     info = here.info(problem.dtype, unit)
     terms, (memory, serial) = Terms(problem, info, here), cost.memory_cycles(problem, info, here)
-    k, s, d, *sizes = _axes(problem)
-    best, tried = None, []
+    axes, best, tried = phases.axes_of(problem), None, []
     representative = class_representative(problem)
     ways = _ways(problem, info, finite) if problem == representative else [choose(representative, here, unit, finite)[:2]]
     for merge, split in ways:
-        kinds = [phases.kinds(*axis) for axis in zip(k, s, d, merge, *sizes, split, strict=True)]
+        kinds = [axis.kinds(merged, cut) for axis, merged, cut in zip(axes, merge, split, strict=True)]
         if kinds in tried or (best is not None and math.prod(map(len, kinds)) > _MOST_KINDS):
             continue
         tried.append(kinds)
@@ -176,9 +169,9 @@ def choose(problem, here, unit, finite):
 
 def chunks_in_order(problem, runs):
     """Return (depth chunks, whether it is sparse) of a class according to the order of the problem (order.py)."""
-    order, (k, s, d, *sizes) = problem.order, _axes(problem)
-    axes = zip(k, s, d, order.merge, *sizes, order.axes, strict=True)
-    return order.depths_of([phases.axis(*axis)[1][numbers[0]] for axis, numbers in zip(axes, runs, strict=True)])
+    order = problem.order
+    axes = zip(phases.axes_of(problem), order.merge, order.axes, runs, strict=True)
+    return order.depths_of([axis.runs(merge, given)[numbers[0]] for axis, merge, given, numbers in axes])
 
 
 def _ways(problem, unit, finite):

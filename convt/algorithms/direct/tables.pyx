@@ -14,22 +14,10 @@ from convt._run.kernels cimport CONVT_KC
 
 def taps(axes):
     """Return [tap][axis], the input index that each tap reads at the first row. ``axes`` has the `first_in` of each run."""
-    cdef int64_t rank = len(axes), count = 1, n, ax, i
-    cdef int64_t sizes[64]
-    for ax in range(rank):
-        sizes[ax] = len(axes[ax])
-        count *= sizes[ax]
-    indices = np.empty((count, rank), np.int64)
-    cdef int64_t[:, :] table = indices
-    cdef int64_t[:] values
-    for ax in range(rank - 1 if count else -1, -1, -1):
-        values = np.array(axes[ax], np.int64)
-        i = 1
-        for n in range(ax + 1, rank):
-            i *= sizes[n]
-        for n in range(count):
-            table[n, ax] = values[n // i % sizes[ax]]
-    return indices
+    table = np.empty((*map(len, axes), len(axes)), np.int64)
+    for ax, first_in in enumerate(axes):
+        table[..., ax] = np.reshape(first_in, (-1, *[1] * (len(axes) - 1 - ax)))
+    return table.reshape(-1, len(axes))
 
 
 def depth_chunks(ranges, totals, int64_t filled, int64_t step, int64_t slab):

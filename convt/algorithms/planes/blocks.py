@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ..._base.problem import ITEMSIZE, Problem
 from ..._run.workspace import Workspace
+from .. import phases
 
 _LEAST_PIXELS = 256  # blocks of up to this many input pixels may have _MOST_BYTES times the bytes that a block should have
 _MOST_BYTES = 4
@@ -23,17 +24,6 @@ _PARTIAL_VECTOR_PENALTY = 0.1  # partly filled vectors of the last axis, if it i
 _CUT_PENALTY = 0.02  # rows that are not contiguous, if the last axis is cut
 _WIDE_CUT_PENALTY = 0.3  # _CUT_PENALTY of widened blocks, because moving contiguous widened blocks costs very little
 _GOOD_SCORE = 0, 1.4  # (excess bytes, score) of a division that is hardly worth improving
-
-
-class AxisCut(NamedTuple):
-    """An axis in blocks of ``out`` outputs and ``size`` inputs. The inputs of block n start at ``first + n * step``."""
-
-    count: int  # type: ignore[assignment]
-    out: int
-    size: int
-    first: int
-    step: int
-    begin: int  # the begin of the window in each block
 
 
 class Blocks(NamedTuple):
@@ -73,18 +63,86 @@ class Schedule(NamedTuple):
     workspace: Workspace  # data and outputs of a block; the workspace of the inner plan follows
 
 
-def cut_axis(size, kernel, stride, dilation, begin, out, count):
-    """Return the `AxisCut` of an axis into at most ``count`` blocks; into one if the blocks would read as much as the whole
-    axis."""
-    whole = AxisCut(1, out, size, 0, 0, begin)
-    each = -(-out // (count * stride)) * stride
-    if each >= out:
-        return whole
-    first = -((dilation * (kernel - 1) - begin) // stride)  # the first input that the first block reads
-    reads = max(1, (begin + each - 1) // stride - first + 1)
-    if reads >= size:
-        return whole
-    return AxisCut(-(-out // each), each, reads, first, each // stride, begin - stride * first)
+class _Search(NamedTuple):
+    """What the search for a division reads.
+
+    A division is a list of `AxisCut`, one for each axis. Its rank is (excess bytes, score), and the lowest is the best. Excess
+    bytes are 0 if a block is small enough, else the bytes of a block.
+    """
+
+    axes: list  # the phases.Axis of each axis
+    batch: int
+    most: int  # bytes that a block should have
+    in_bytes: int  # bytes of a pixel of data, and of the output
+    out_bytes: int
+    out_share: float  # the score of computing one output, and of moving one input
+    in_share: float
+    vl: int
+    cut_penalty: float
+
+    def rank(self, count, outputs, inputs, last):
+        """Return the rank of ``count`` blocks of these numbers of pixels. ``last`` is the AxisCut of the last axis."""
+        bytes = self.in_bytes * inputs + self.out_bytes * outputs
+        large = bytes > self.most and (inputs > _LEAST_PIXELS or bytes > _MOST_BYTES * self.most)
+        images, even, total = 1, 1.0, count * self.batch
+        if count == 1:
+            images = max(1, min(self.most // max(bytes, 1), self.batch))
+        elif _EVEN <= total < _FEW:  # blocks of whole images are made even at the end of `blocks`
+            even = -(-total // _EVEN) * _EVEN / total
+        score = even * count * outputs * self.out_share + count * inputs * self.in_share
+        score += _WEIGHT_PENALTY / max(1, inputs * images)
+        if last.count > 1 and len(self.axes) > 1:
+            vl, size, out = self.vl, last.size, last.out
+            score += _PARTIAL_VECTOR_PENALTY * (-(-size // vl) * vl / size + -(-out // vl) * vl / out - 2) + self.cut_penalty
+        return (bytes if large else 0), score
+
+    def best_cut(self, cuts, ax):
+        """Return (rank, division) of the best division of axis ``ax``, with the other axes as in ``cuts``.
+
+        It has the fewest blocks that are small enough, or a few more for an even number.
+        """
+        inputs = outputs = others = 1
+        for at, (count, out, size, *_) in enumerate(cuts):
+            if at != ax:
+                inputs, outputs, others = inputs * size, outputs * out, others * count
+        axis, most = self.axes[ax], self.most
+        units, halo, fixed = axis.units(), axis.halo(), self.in_bytes * inputs
+        each = fixed + self.out_bytes * outputs * axis.s  # bytes of a unit
+        larger = (_MOST_BYTES * most - fixed * halo) // max(each, 1)
+        size = max((most - fixed * halo) // max(each, 1), min(larger, _LEAST_PIXELS // max(inputs, 1) - halo), 1)
+        count = max(1, -(-units // size))
+        counts, step = [count], _EVEN // math.gcd(_EVEN, others * self.batch)
+        if count % step and others * self.batch * count < _FEW:
+            counts.append(-(-count // step) * step)
+        if units % size and size > 1:  # the last block is not full: try smaller blocks
+            counts.append(-(-units // (size - 1)))
+        found, is_last = [], ax == len(cuts) - 1
+        for count in counts:
+            cut = axis.cut(count)
+            n, out, size, *_ = cut
+            found.append((self.rank(others * n, outputs * out, inputs * size, cut if is_last else cuts[-1]), cut))
+        rank, cut = min(found)
+        return rank, [*cuts[:ax], cut, *cuts[ax + 1 :]]
+
+    def best(self, divisible):
+        """Return the best division found. ``divisible`` are the axes that may be cut.
+
+        One axis is cut so that blocks are small enough. For each other axis, a few numbers of blocks are tried.
+        """
+        cuts = [axis.cut(1) for axis in self.axes]
+        best = self.rank(1, math.prod([cut.out for cut in cuts]), math.prod([cut.size for cut in cuts]), cuts[-1]), cuts
+        if best[0][0] == 0 or not divisible:
+            return cuts
+        best, main_axis = min([(self.best_cut(cuts, ax), ax) for ax in divisible])
+        for ax in divisible:
+            count, step = 2, 1
+            tries = 3 if best[0] > _GOOD_SCORE else 1  # the number of trials that may bring no improvement
+            while ax != main_axis and count <= self.axes[ax].units() and tries:
+                cuts = best[1]
+                found = self.best_cut([*cuts[:ax], self.axes[ax].cut(count), *cuts[ax + 1 :]], main_axis)
+                tries -= found >= best
+                best, count, step = min(best, found), count + step, 2 * step
+        return best[1]
 
 
 @functools.lru_cache(maxsize=256)
@@ -93,94 +151,17 @@ def blocks(problem, here, most, wide=False):
 
     Blocks may be larger if they would have too few pixels otherwise. ``wide`` says that blocks are widened to float32.
     """
-    p, item = problem, ITEMSIZE[problem.dtype] * problem.groups
-    vl, in_bytes, out_bytes = here.info(p.dtype).vl, item * p.ci, item * p.co
-    cut_penalty = _WIDE_CUT_PENALTY if wide else _CUT_PENALTY
-    batch, rank, last, outs, sizes, strides = p.batch, p.rank, p.rank - 1, p.out_sizes, p.in_sizes, p.strides
-    out_share, in_share = 1 / (math.prod(outs) or 1), _INPUT_PENALTY / (math.prod(sizes) or 1)
-    units = [-(-out // s) for out, s in zip(outs, strides, strict=True)]  # a unit has `stride` outputs; cuts are between units
-    # The inputs that a block reads in addition to one per unit, on each axis.
-    halo = [
-        -(-begin // s) + (d * (k - 1) - begin) // s
-        for k, s, d, begin in zip(p.kernel, strides, p.dilations, p.begin, strict=True)
-    ]
-
-    def divide_axis(ax, count):
-        """Return (blocks, outputs of a block, inputs of a block) of an axis in at most ``count`` blocks, as `cut_axis` divides
-        it."""
-        each = -(-units[ax] // count)
-        reads, out = max(1, each + halo[ax]), each * strides[ax]
-        return (1, outs[ax], sizes[ax]) if out >= outs[ax] or reads >= sizes[ax] else (-(-outs[ax] // out), out, reads)
-
-    def score_blocks(count, block_outputs, block_inputs, last_cut):
-        """Return (excess bytes, score) of ``count`` blocks of ``block_outputs`` outputs and ``block_inputs`` inputs.
-
-        The lowest is the best. ``last_cut`` is the division of the last axis. Excess bytes are 0 if a block is small enough,
-        else the bytes of a block.
-        """
-        bytes = in_bytes * block_inputs + out_bytes * block_outputs
-        large = bytes > most and (block_inputs > _LEAST_PIXELS or bytes > _MOST_BYTES * most)
-        images, even, total = 1, 1.0, count * batch
-        if count == 1:
-            images = max(1, min(most // max(bytes, 1), batch))
-        elif _EVEN <= total < _FEW:  # blocks of whole images are made even at the end of `blocks`
-            even = -(-total // _EVEN) * _EVEN / total
-        score = even * count * block_outputs * out_share + count * block_inputs * in_share
-        score += _WEIGHT_PENALTY / max(1, block_inputs * images)
-        n, out, size = last_cut
-        if n > 1 and last:
-            score += _PARTIAL_VECTOR_PENALTY * (-(-size // vl) * vl / size + -(-out // vl) * vl / out - 2) + cut_penalty
-        return (bytes if large else 0), score
-
-    def best_cut(axes, ax):
-        """Return ((excess bytes, score), axes) of the best division of axis ``ax``, with the other axes as in ``axes``.
-
-        It has the fewest blocks that are small enough, or a few more for an even number.
-        """
-        inputs = outputs = others = 1
-        for at, (n, out, size) in enumerate(axes):
-            if at != ax:
-                inputs, outputs, others = inputs * size, outputs * out, others * n
-        fixed, each = in_bytes * inputs, in_bytes * inputs + out_bytes * outputs * strides[ax]  # bytes of an input; of a unit
-        size = (most - fixed * halo[ax]) // max(each, 1)
-        larger = (_MOST_BYTES * most - fixed * halo[ax]) // max(each, 1)
-        size = max(size, min(larger, _LEAST_PIXELS // max(inputs, 1) - halo[ax]), 1)
-        count = max(1, -(-units[ax] // size))
-        counts, step = [count], _EVEN // math.gcd(_EVEN, others * batch)
-        if count % step and others * batch * count < _FEW:
-            counts.append(-(-count // step) * step)
-        if units[ax] % size and size > 1:  # the last block is not full: try smaller blocks
-            counts.append(-(-units[ax] // (size - 1)))
-        found = []
-        for count in counts:
-            cut = divide_axis(ax, count)
-            n, out, size = cut
-            found.append((score_blocks(others * n, outputs * out, inputs * size, cut if ax == last else axes[last]), cut))
-        score, cut = min(found)
-        return score, [*axes[:ax], cut, *axes[ax + 1 :]]
-
-    axes = [(1, out, size) for out, size in zip(outs, sizes, strict=True)]
-    best = score_blocks(1, math.prod(outs), math.prod(sizes), axes[last]), axes
-    cuts = []
-    if best[0][0]:
-        cuts = [ax for ax in range(rank) if units[ax] > 1 and (p.order is None or p.order.divisible[ax])]
-    if cuts:
-        best, main_axis = min([(best_cut(axes, ax), ax) for ax in cuts])
-        for ax in cuts:
-            count, step = 2, 1
-            tries = 3 if best[0] > _GOOD_SCORE else 1  # the number of trials that may bring no improvement
-            while ax != main_axis and count <= units[ax] and tries:
-                axes = best[1]
-                found = best_cut([*axes[:ax], divide_axis(ax, count), *axes[ax + 1 :]], main_axis)
-                tries -= found >= best
-                best, count, step = min(best, found), count + step, 2 * step
-    axes = tuple([
-        cut_axis(sizes[ax], p.kernel[ax], strides[ax], p.dilations[ax], p.begin[ax], outs[ax], n)
-        for ax, (n, _, _) in enumerate(best[1])
-    ])  # fmt: skip
+    p, item, batch = problem, ITEMSIZE[problem.dtype] * problem.groups, problem.batch
+    inputs, outputs = math.prod(p.in_sizes), math.prod(p.out_sizes)
+    search = _Search(
+        phases.axes_of(p), batch, most, item * p.ci, item * p.co, 1 / (outputs or 1), _INPUT_PENALTY / (inputs or 1),
+        here.info(p.dtype).vl, _WIDE_CUT_PENALTY if wide else _CUT_PENALTY,
+    )  # fmt: skip
+    divisible = [ax for ax in range(p.rank) if p.order is None or p.order.divisible[ax]]
+    axes = tuple(search.best([ax for ax in divisible if search.axes[ax].units() > 1]))
     images = 1
     if all([axis.count == 1 for axis in axes]):
-        images = max(1, min(batch, most // max(in_bytes * math.prod(sizes) + out_bytes * math.prod(outs), 1)))
+        images = max(1, min(batch, most // max(search.in_bytes * inputs + search.out_bytes * outputs, 1)))
     image_blocks = -(-batch // images)
     if 1 < image_blocks < _FEW and images > 1:
         image_blocks = min(batch, -(-image_blocks // _EVEN) * _EVEN)

@@ -2,9 +2,8 @@
 
 from ..._model import machine
 from ..._run import execution
-from .loops import RowsPlan
+from .loops import RowsPlan, RowsRecipe
 from .schedule import channel_blocks, phase_blocks
-from .weights import RowsRecipe
 
 
 def recipe(attributes, filter, bias, form, unit):

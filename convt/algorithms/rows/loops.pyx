@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The plan of rows and its loops: output rows of NCX planes, with vectors over pixels.
+"""The plan of rows, its loops and its packed weights: output rows of NCX planes, with vectors over pixels.
 
 A task is a block of j of some output rows of a channel group; only this task writes their outputs. It loops over output rows:
 
@@ -17,12 +17,14 @@ cimport numpy as cnp
 
 import numpy as np
 
-from convt._core cimport Call
+from convt._core cimport Call, PackedFilter, all_finite
 from convt._run.kernels cimport CONVT_INTERLEAVED, MOST_ROWS, convt_interleave, convt_kernels, convt_prefetch_row_l2, convt_rows
 from convt._run.memory cimport keep_table, round64, structures
-from convt.algorithms.indexing cimport take_index
+from convt.algorithms.indexing cimport take_block
+from convt.algorithms.packing cimport PackRecipe
 from convt.algorithms.row_plan cimport KeptRow, RowPlan, clear_kept_rows, place_of_row
-from convt.algorithms.rows.weights cimport RowBlock, RowsRecipe
+
+from convt.algorithms import packing
 
 cnp.import_array()
 
@@ -32,11 +34,113 @@ cdef enum:
     PREFETCH_BYTES = 1 << 11  # the most bytes of a row that are prefetched; the hardware prefetches the rest
 
 
+cdef struct RowBlock:
+    # An output block: the outputs (channel, phase), phases fastest, that a micro-kernel computes together. The phases read the
+    # same inputs.
+    int64_t outputs          # number of outputs, m_r of the micro-kernel
+    int64_t shifts           # taps of each output on the last axis
+    int64_t first_weight, first_bias  # offsets of its first out-channel in the filter and in the bias, in elements
+    int64_t *weight_offsets  # [outer tap][shift][output] offset of the weight of in-channel 0 from `first_weight`, in elements
+    int64_t *bias_offsets    # [output] offset of the bias from `first_bias`, in elements
+    size_t weights, bias     # byte offsets in a group's packed weights, T [outer tap][in-channel][shift][output], and bias
+
+
+cdef class RowsRecipe(PackRecipe):
+    """The recipe of weights for ``phases``, the `Block`s of rows/schedule.py, and for ``channel_blocks`` parts of the
+    out-channels.
+
+    For each channel group and each output block, the layout is [tap of the other axes][in-channel][tap of the last axis]
+    [output], so that a micro-kernel reads its weights in order.
+    """
+
+    cdef list keep
+    cdef int64_t outer_taps  # taps of the axes before the last
+    cdef int64_t nblocks
+    cdef RowBlock *blocks    # [channel block][block of phases]
+    cdef size_t group_weights, group_bias  # bytes of a channel group
+
+    def __init__(self, str dtype, filter, bias, stride, phases, int64_t channel_blocks):
+        self.open_recipe(dtype, filter, bias, "vectors")
+        cdef const convt_kernels *k = self.k
+        cdef RowBlock *b
+        cdef RowBlock *same_height
+        cdef int64_t last = self.shape[len(self.shape) - 1], c, n = 0, each = len(phases), first, height, other
+        self.outer_taps, self.keep, self.nblocks = self.ntaps // last, [], channel_blocks * each
+        self.blocks = <RowBlock *>cnp.PyArray_DATA(structures(self.keep, self.nblocks, sizeof(RowBlock)))
+        outer = np.arange(self.outer_taps)[:, None, None] * last
+        first_of_height = {}  # number of channels -> first channel block with this number; blocks of equal height share tables
+        for c in range(channel_blocks):
+            first = self.co * c // channel_blocks
+            height = self.co * (c + 1) // channel_blocks - first
+            other = first_of_height.setdefault(height, c)
+            for m, block in enumerate(phases):
+                b, same_height = &self.blocks[n], &self.blocks[other * each + <int64_t>m]
+                b.outputs, b.shifts = height * <int64_t>len(block.residues), block.terms
+                if other == c:
+                    taps = np.array(block.taps) + stride * np.arange(block.terms - 1, -1, -1)[:, None]  # [shift][phase]
+                    places = packing.tap_bytes(outer + taps, self.shape, self.tap_strides) // k.s_size
+                    channels = np.arange(height)
+                    b.weight_offsets = keep_table(self.keep, places[:, :, None, :] + channels[:, None] * self.so)
+                    b.bias_offsets = keep_table(self.keep, np.repeat(channels * self.bias_stride, len(block.residues)))
+                else:
+                    b.weight_offsets, b.bias_offsets = same_height.weight_offsets, same_height.bias_offsets
+                b.first_weight, b.first_bias = first * self.so, first * self.bias_stride
+                b.weights, b.bias = self.group_weights, self.group_bias
+                self.group_weights += round64(self.outer_taps * self.ci * b.shifts * b.outputs * k.t_size)
+                self.group_bias += round64(b.outputs * k.t_size)
+                n += 1
+        self.weight_bytes, self.bias_bytes = self.groups * self.group_weights, self.groups * self.group_bias
+        self.jobs = self.groups
+
+    cpdef PackedFilter pack(self, filter, bias, int threads, bint persistent=True, bint on_the_fly=False):
+        cdef PackedFilter packed = self.allocate(self.weight_bytes, persistent)
+        self.pack_weights(filter, packed, threads)
+        if bias is not None:
+            self.pack_bias(<char *>cnp.PyArray_DATA(bias), packed.bias)
+        # Plans check `finite`, because the zeros at the ends of input rows are multiplied by every weight.
+        packed.finite = all_finite(self.k, filter, threads)
+        return packed
+
+    cdef bint run_job(self, int64_t group, char *src, char *dst, char *stage) noexcept nogil:
+        """Pack the weights of a channel group."""
+        cdef const convt_kernels *k = self.k
+        cdef RowBlock *b
+        cdef int64_t n, u, t, shifts
+        cdef char *at
+        src, dst = src + group * self.sg, dst + group * self.group_weights
+        for n in range(self.nblocks):
+            b = &self.blocks[n]
+            shifts = b.shifts
+            for u in range(self.outer_taps):
+                at = dst + b.weights + u * self.ci * shifts * b.outputs * k.t_size
+                for t in range(shifts):
+                    k.gather(at + t * b.outputs * k.t_size, shifts * b.outputs, src + b.first_weight * k.s_size, self.si,
+                             b.weight_offsets + (u * shifts + t) * b.outputs, <int>self.ci, <int>b.outputs, <int>b.outputs)
+        return False
+
+    cdef void pack_bias(self, char *src, char *dst) noexcept nogil:
+        """Pack the bias of all channel groups."""
+        cdef const convt_kernels *k = self.k
+        cdef RowBlock *b
+        cdef int64_t group, n
+        for group in range(self.groups):
+            for n in range(self.nblocks):
+                b = &self.blocks[n]
+                k.gather(dst + group * self.group_bias + b.bias, 0,
+                         src + (group * self.co * self.bias_stride + b.first_bias) * k.s_size, 0, b.bias_offsets, 1,
+                         <int>b.outputs, <int>b.outputs)
+
+
 cdef struct RowOutputs:
     # The outputs of a `RowBlock`: where they are computed and what they read.
     int64_t *phase_row       # [output] row of the region "phase_rows", which has a row per (channel, phase) of a channel block
     Py_ssize_t *shift        # [shift] elements from the start of a packed input row to the input that the first j reads
     int64_t shifts           # number of taps of each output on the last axis
+
+
+cdef struct RowsRegions:
+    # Offsets of the regions of a thread's workspace (schedule.py).
+    size_t kept, taps, sources, weights, phase_rows, inputs
 
 
 cdef class RowsPlan(RowPlan):
@@ -45,12 +149,13 @@ cdef class RowsPlan(RowPlan):
     cdef RowsRecipe recipe
     cdef list keep
     cdef RowOutputs *outputs  # [phase_blocks], equal for all channel blocks
-    cdef int64_t channel_blocks, phase_blocks, most_channels  # blocks of phases in a channel block; the most channels of one
+    cdef int64_t channel_blocks, phase_blocks  # blocks of out-channels; blocks of phases in each of them
     cdef int64_t rows, row_blocks, block, blocks, j0, js  # see schedule.py
-    cdef int64_t low_offset, high_offset  # j reads the inputs j - high_offset to j - low_offset
+    cdef int64_t reach       # j reads the inputs j - reach to j
     cdef int64_t begin, out_size  # window of the last axis
     cdef int64_t pitch, pixels  # elements between packed input rows; outputs of a row of "phase_rows"
-    cdef int64_t at_taps, at_sources, at_weights, at_phase_rows, at_inputs  # byte offsets of regions of the workspace
+    cdef int64_t input_row_bytes  # bytes of a packed input row of all in-channels of a group
+    cdef RowsRegions at
     cdef bint stream         # non-temporal stores
     cdef bint in_place       # rows of a single in-channel are read in place if they contain all pixels of the task
 
@@ -59,127 +164,120 @@ cdef class RowsPlan(RowPlan):
         self.open_plan("rows", problem, recipe.k, in_strides, out_strides, execution)
         self.open_rows(problem)
         cdef const convt_kernels *k = self.k
-        cdef int64_t x = self.nd - 1, c, n, m
-        cdef RowOutputs *out
+        cdef int64_t x = self.nd - 1, n, d = problem.dilations[x]
         self.recipe, self.keep, self.equal_tasks = recipe, [], True
         self.row_taps, self.rows = schedule.row_taps, schedule.rows
         self.block, self.blocks, self.j0, self.js = schedule.block, schedule.blocks, schedule.j0, schedule.js
         self.row_blocks = (self.out_rows + self.rows - 1) // self.rows
         self.begin, self.out_size, self.stream = problem.begin[x], problem.out_sizes[x], schedule.stream
-        self.low_offset, self.high_offset = 0, problem.dilations[x] * (problem.kernel[x] - 1) // problem.strides[x]
+        self.reach = d * (problem.kernel[x] - 1) // problem.strides[x]
         self.channel_blocks, self.phase_blocks = schedule.channel_blocks, len(phases)
-        self.most_channels = (self.co + self.channel_blocks - 1) // self.channel_blocks
         # Channel blocks differ only in their number of channels, so they share the tables.
         self.outputs = <RowOutputs *>cnp.PyArray_DATA(structures(self.keep, self.phase_blocks, sizeof(RowOutputs)))
-        channels = np.arange(self.most_channels)[:, None] * problem.strides[x]
+        channels = np.arange((self.co + self.channel_blocks - 1) // self.channel_blocks)[:, None] * problem.strides[x]
         for n, block in enumerate(phases):
-            out = &self.outputs[n]
-            out.phase_row = keep_table(self.keep, channels + block.residues)
-            out.shift = <Py_ssize_t *>keep_table(
-                self.keep, self.high_offset - block.offset - problem.dilations[x] * np.arange(block.terms - 1, -1, -1))
-            out.shifts = block.terms
+            self.outputs[n].phase_row = keep_table(self.keep, channels + block.residues)
+            shift = self.reach - block.offset - d * np.arange(block.terms - 1, -1, -1)
+            self.outputs[n].shift, self.outputs[n].shifts = <Py_ssize_t *>keep_table(self.keep, shift), block.terms
         self.pixels, self.pitch = (self.block + k.vl - 1) // k.vl * k.vl, schedule.pitch
+        self.input_row_bytes = round64(self.ci * self.pitch * k.t_size)
         self.in_place = k.direct_store and self.ci == 1 and self.in_stride.p[x] == 1
         self.tasks = self.row_blocks * self.groups * self.blocks
-        at = {name: place for name, place, _ in schedule.workspace.regions}
-        self.at_taps, self.at_sources, self.at_weights = at["taps"], at["sources"], at["weights"]
-        self.at_phase_rows, self.at_inputs = at["phase_rows"], at["inputs"]
-        self.workspace = schedule.workspace.bytes
-
-    cdef size_t input_row_bytes(self) noexcept nogil:
-        """Return the bytes of a packed input row of all in-channels of a group."""
-        return round64(self.ci * self.pitch * self.k.t_size)
+        self.at, self.workspace = schedule.workspace, schedule.workspace.bytes
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
-        cdef int64_t rest = task, n
-        cdef int64_t ja = take_index(&rest, self.blocks) * self.block
-        cdef int64_t first = take_index(&rest, self.row_blocks) * self.rows
+        """Compute a block of j of some output rows of a channel group."""
+        cdef int64_t group = task, n, ja, jb, first, end
+        take_block(&group, self.js, self.block, self.blocks, &ja, &jb)
+        take_block(&group, self.out_rows, self.rows, self.row_blocks, &first, &end)
         cdef KeptRow *kept = <KeptRow *>ws
         clear_kept_rows(kept, self.row_taps)
         # The zeros at the ends of rows. They are at the same places in all rows of a task, and packing does not overwrite them.
-        memset(ws + self.at_inputs, 0, self.row_taps * self.input_row_bytes())
-        for n in range(first, min(self.out_rows, first + self.rows)):
-            self.run_row(n, rest, ja, min(self.js, ja + self.block), call, kept, ws)
+        memset(ws + self.at.inputs, 0, self.row_taps * self.input_row_bytes)
+        for n in range(first, end):
+            run_row(self, n, group, ja, jb, call, kept, ws)
         if self.stream:
             self.k.fence()
 
-    cdef char *packed_row(self, int64_t row, int64_t out_row, char *src, int64_t first, int64_t last, KeptRow *kept,
-                          char *inputs) noexcept nogil:
-        """Return the packed inputs ``first`` to ``last`` - 1 of the row at ``src``, with zeros outside the input. A row that
-        an earlier output row packed is reused. Return NULL if the row can be read in place: one in-channel, and whole vectors
-        inside."""
-        cdef const convt_kernels *k = self.k
-        cdef bint is_packed
-        if self.in_place and first >= 0 and first + self.pitch <= self.in_size.p[self.nd - 1]:
-            return NULL
-        cdef int64_t place = place_of_row(kept, self.row_taps, row, out_row, &is_packed), x = self.nd - 1
-        cdef int64_t low = min(max(0, -first), last - first), high = max(low, min(last, self.in_size.p[x]) - first)
-        inputs += place * self.input_row_bytes()
-        if is_packed:
-            return inputs
-        if high > low:
-            k.widen(inputs + low * k.t_size, self.pitch, src + (first + low) * self.in_stride.p[x] * k.s_size, self.in_c,
-                    self.in_stride.p[x], <int>self.ci, <int>(high - low), <int>(high - low))
-        return inputs
 
-    cdef void run_row(self, int64_t row, int64_t group, int64_t ja, int64_t jb, const Call *call, KeptRow *kept,
-                      char *ws) noexcept nogil:
-        """Compute ja <= j < jb (counted from j0) of an output row of a channel group."""
-        cdef const convt_kernels *k = self.k
-        cdef int64_t x = self.nd - 1, s = self.stride.p[x], t_size = k.t_size
-        cdef int64_t *row_tap = <int64_t *>(ws + self.at_taps)
-        cdef const void **sources = <const void **>(ws + self.at_sources)
-        cdef const void **weights = <const void **>(ws + self.at_weights)
-        cdef char *phase_rows = ws + self.at_phase_rows
-        cdef char *inputs = ws + self.at_inputs
-        cdef int64_t image, at, n, u, c, m, count, step, first_c, phase_row_bytes = (self.pixels + k.vl) * t_size
-        cdef char *source
-        cdef char *weight
-        cdef RowBlock *b
-        cdef RowOutputs *o
-        cdef void *rows[MOST_ROWS]
-        cdef void *outs[MOST_ROWS]
-        cdef convt_rows r
-        cdef convt_interleave w
-        count = self.row_inputs(row, row_tap, &image, &at)
-        cdef char *dst = call.dst + (at + group * self.co * self.out_c) * k.s_size
-        cdef int64_t first = self.j0 + ja - self.high_offset
+cdef char *packed_row(RowsPlan plan, int64_t row, int64_t out_row, char *src, int64_t first, int64_t last, KeptRow *kept,
+                      char *inputs) noexcept nogil:
+    """Return the packed inputs ``first`` to ``last`` - 1 of the row at ``src``, with zeros outside the input. A row that
+    an earlier output row packed is reused. Return NULL if the row can be read in place: one in-channel, and whole vectors
+    inside."""
+    cdef const convt_kernels *k = plan.k
+    cdef bint is_packed
+    if plan.in_place and first >= 0 and first + plan.pitch <= plan.in_size.p[plan.nd - 1]:
+        return NULL
+    cdef int64_t place = place_of_row(kept, plan.row_taps, row, out_row, &is_packed), x = plan.nd - 1
+    cdef int64_t low = min(max(0, -first), last - first), high = max(low, min(last, plan.in_size.p[x]) - first)
+    inputs += place * plan.input_row_bytes
+    if is_packed:
+        return inputs
+    if high > low:
+        k.widen(inputs + low * k.t_size, plan.pitch, src + (first + low) * plan.in_stride.p[x] * k.s_size, plan.in_c,
+                plan.in_stride.p[x], <int>plan.ci, <int>(high - low), <int>(high - low))
+    return inputs
+
+
+cdef void run_row(RowsPlan plan, int64_t row, int64_t group, int64_t ja, int64_t jb, const Call *call, KeptRow *kept,
+                  char *ws) noexcept nogil:
+    """Compute ja <= j < jb (counted from j0) of an output row of a channel group."""
+    cdef const convt_kernels *k = plan.k
+    cdef int64_t x = plan.nd - 1, s = plan.stride.p[x], t_size = k.t_size
+    cdef int64_t *row_tap = <int64_t *>(ws + plan.at.taps)
+    cdef const void **sources = <const void **>(ws + plan.at.sources)
+    cdef const void **weights = <const void **>(ws + plan.at.weights)
+    cdef char *phase_rows = ws + plan.at.phase_rows
+    cdef char *inputs = ws + plan.at.inputs
+    cdef int64_t image, at, n, u, c, m, count, step, first_c, phase_row_bytes = (plan.pixels + k.vl) * t_size
+    cdef char *source
+    cdef char *weight
+    cdef RowBlock *b
+    cdef RowOutputs *o
+    cdef void *rows[MOST_ROWS]
+    cdef void *outs[MOST_ROWS]
+    cdef convt_rows r
+    cdef convt_interleave w
+    count = plan.row_inputs(row, row_tap, &image, &at)
+    cdef char *dst = call.dst + (at + group * plan.co * plan.out_c) * k.s_size
+    cdef int64_t first = plan.j0 + ja - plan.reach
+    for u in range(count):
+        at = image + row_tap[2 * u] + group * plan.ci * plan.in_c
+        source = packed_row(plan, at, row, call.src + at * k.s_size, first, plan.j0 + jb, kept, inputs)
+        step = plan.pitch
+        if source == NULL:
+            source, step = call.src + (at + first) * k.s_size, plan.in_c
+        for c in range(plan.ci):
+            sources[u * plan.ci + c] = source + c * step * t_size
+    # Prefetch the next block of the first input row while this block is computed.
+    if plan.in_stride.p[x] == 1 and count > 0:
+        convt_prefetch_row_l2(call.src + (at + first + plan.pitch) * k.s_size,
+                              min(plan.pitch * k.s_size, <int64_t>PREFETCH_BYTES))
+    r.n, r.sources = <int>(jb - ja), <int>(count * plan.ci)
+    r.in_, r.w, r.rows = sources, weights, rows
+    w.phases, w.step, w.act, w.stream = s, plan.out_stride.p[x], &plan.act, plan.stream
+    w.first = max(0, plan.begin - s * (plan.j0 + ja))
+    w.last = min(s * (jb - ja), plan.begin + plan.out_size - s * (plan.j0 + ja))
+    w.ld, w.row, w.bias, w.out = phase_row_bytes // t_size, phase_rows, NULL, outs
+    for n in range(plan.recipe.nblocks):
+        b, o = &plan.recipe.blocks[n], &plan.outputs[n % plan.phase_blocks]
+        weight = call.weights + group * plan.recipe.group_weights + b.weights
+        m = o.shifts * b.outputs * t_size  # bytes of the weights of an outer tap and in-channel
         for u in range(count):
-            at = image + row_tap[2 * u] + group * self.ci * self.in_c
-            source = self.packed_row(at, row, call.src + at * k.s_size, first, self.j0 + jb - self.low_offset, kept, inputs)
-            step = self.pitch
-            if source == NULL:
-                source, step = call.src + (at + first) * k.s_size, self.in_c
-            for c in range(self.ci):
-                sources[u * self.ci + c] = source + c * step * t_size
-        # Prefetch the next block of the first input row while this block is computed.
-        if self.in_stride.p[x] == 1 and count > 0:
-            convt_prefetch_row_l2(call.src + (at + first + self.pitch) * k.s_size,
-                                  min(self.pitch * k.s_size, <int64_t>PREFETCH_BYTES))
-        r.n, r.sources = <int>(jb - ja), <int>(count * self.ci)
-        r.in_, r.w, r.rows = sources, weights, rows
-        w.phases, w.step, w.act, w.stream = s, self.out_stride.p[x], &self.act, self.stream
-        w.first = max(0, self.begin - s * (self.j0 + ja))
-        w.last = min(s * (jb - ja), self.begin + self.out_size - s * (self.j0 + ja))
-        w.ld, w.row, w.bias, w.out = phase_row_bytes // t_size, phase_rows, NULL, outs
-        for n in range(self.recipe.nblocks):
-            b, o = &self.recipe.blocks[n], &self.outputs[n % self.phase_blocks]
-            weight = call.weights + group * self.recipe.group_weights + b.weights
-            m = o.shifts * b.outputs * t_size  # bytes of the weights of an outer tap and in-channel
-            for u in range(count):
-                for c in range(self.ci):
-                    weights[u * self.ci + c] = weight + (row_tap[2 * u + 1] * self.ci + c) * m
-            r.shifts, r.shift = <int>o.shifts, o.shift
-            r.init = call.bias + group * self.recipe.group_bias + b.bias
-            for m in range(b.outputs):
-                rows[m] = phase_rows + o.phase_row[m] * phase_row_bytes
-            k.rows(<int>b.outputs, &r)
-            if (n + 1) % self.phase_blocks:
-                continue
-            # All phases of a channel block are computed: interleave them.
-            c = n // self.phase_blocks
-            first_c = self.co * c // self.channel_blocks
-            w.rows = <int>(self.co * (c + 1) // self.channel_blocks - first_c)
-            for m in range(w.rows):
-                outs[m] = dst + ((first_c + m) * self.out_c + (s * (self.j0 + ja) - self.begin) * w.step) * k.s_size
-            k.interleave(&w)
+            for c in range(plan.ci):
+                weights[u * plan.ci + c] = weight + (row_tap[2 * u + 1] * plan.ci + c) * m
+        r.shifts, r.shift = <int>o.shifts, o.shift
+        r.init = call.bias + group * plan.recipe.group_bias + b.bias
+        for m in range(b.outputs):
+            rows[m] = phase_rows + o.phase_row[m] * phase_row_bytes
+        k.rows(<int>b.outputs, &r)
+        if (n + 1) % plan.phase_blocks:
+            continue
+        # All phases of a channel block are computed: interleave them.
+        c = n // plan.phase_blocks
+        first_c = plan.co * c // plan.channel_blocks
+        w.rows = <int>(plan.co * (c + 1) // plan.channel_blocks - first_c)
+        for m in range(w.rows):
+            outs[m] = dst + ((first_c + m) * plan.out_c + (s * (plan.j0 + ja) - plan.begin) * w.step) * k.s_size
+        k.interleave(&w)

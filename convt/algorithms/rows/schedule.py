@@ -90,11 +90,6 @@ def channel_blocks(co, phases, most):
     return -(-co // max(1, most // max([len(block.residues) for block in phases])))
 
 
-def bounds(co, count):
-    """Return the first channel of each channel block, and the end of the last."""
-    return [co * n // count for n in range(count + 1)]
-
-
 def schedule(problem, here, unit, threads, finite):
     """Return the `Schedule` of a problem, or None if rows does not accept it.
 

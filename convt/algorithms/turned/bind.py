@@ -1,14 +1,29 @@
 """The packing and bind stages of turned: the recipe of the weights, and the plan with the tables that its loops read."""
 
 import itertools
+from typing import NamedTuple
+
+import numpy as np
 
 from ..._base.problem import ITEMSIZE
 from ..._model import machine
 from .. import common
 from ..direct import tables
-from .loops import TurnedPlan
-from .schedule import NAMES, flattened, merges
-from .weights import TurnedRecipe
+from .loops import TurnedPlan, TurnedRecipe
+from .schedule import NAMES, Class, flattened, merges
+
+
+class ClassTables(NamedTuple):
+    """What the loops need about a class, which has one run per axis: its decisions and its tables."""
+
+    decided: Class
+    runs: list  # the phases.AxisClass of each axis
+    chunks: np.ndarray  # [chunk] (first depth in a panel, depth, first depth in the weights)
+    outer_at: list  # [outer phase] offset of its output at the first pixel, in elements
+    outer_valid: list  # [outer phase] (low, high) per axis before the last: the pixels that the window shows
+    x_first: int  # output index of phase 0 at the first pixel of the last axis
+    pack: int  # number of the pack class
+    nested: bool  # some phases lack taps
 
 
 def recipe(attributes, filter, bias, form, unit="vectors"):
@@ -48,29 +63,19 @@ def _flat_strides(problem, strides):
 
 
 def _tables(problem, runs, groups, c, pack, out_strides, info):
-    """Return the tables of a class as a dict, which `TurnedPlan` copies to a `TurnedClass`."""
+    """Return the `ClassTables` of a class, which has these runs."""
     chosen = [of_axis[run.group] for of_axis, run in zip(groups, runs, strict=True)]
     totals = [len(group.offsets) for group in chosen]
     *outer, last = runs
     steps = [stride // ITEMSIZE[problem.dtype] for stride in out_strides[1:-2]]
     phases = list(itertools.product(*(range(len(run.first_out)) for run in outer)))
-    return {
-        "count": [run.count for run in runs],
-        "pixels": c.pixels,
-        "block": c.block,
-        "blocks": c.blocks,
-        "tap_in": tables.taps([run.first_in for run in runs]),
-        "chunks": tables.depth_chunks([run.tap_range for run in runs], totals, info.filled(problem.ci), info.kstep, 0),
-        # Tiles with more units come first, so that tiles of equal height are adjacent.
-        "units": [c.units // c.tiles * n + min(n, c.units % c.tiles) for n in range(c.tiles + 1)],
-        "tile_block": c.tile_block,
-        "tile_blocks": c.tile_blocks,
-        "call_tiles": c.call_tiles,
-        "outer_at": [sum(run.first_out[p] * step for run, p, step in zip(outer, at, steps, strict=True)) for at in phases],
-        "outer_valid": [[bound for run, p in zip(outer, at, strict=True) for bound in run.valid[p]] for at in phases],
-        "whole": all((low, high) == (0, run.count) for run in outer for low, high in run.valid),
-        "x_first": problem.strides[-1] * last.start - problem.begin[-1],
-        "pack": pack,
-        "nested": common.nested(chosen),
-        "work": float(min(c.block, c.pixels) * c.depth * c.units / c.tile_blocks),
-    }
+    return ClassTables(
+        decided=c,
+        runs=runs,
+        chunks=tables.depth_chunks([run.tap_range for run in runs], totals, info.filled(problem.ci), info.kstep, 0),
+        outer_at=[sum(run.first_out[p] * step for run, p, step in zip(outer, at, steps, strict=True)) for at in phases],
+        outer_valid=[[bound for run, p in zip(outer, at, strict=True) for bound in run.valid[p]] for at in phases],
+        x_first=problem.strides[-1] * last.start - problem.begin[-1],
+        pack=pack,
+        nested=common.nested(chosen),
+    )

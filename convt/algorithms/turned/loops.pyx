@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The plan of turned and its loops: a GEMM on NCX planes whose rows are outputs and whose columns are pixels.
+"""The plan of turned, its loops and its packed weights: a GEMM on NCX planes whose rows are outputs and columns are pixels.
 
 A task is a block of pixels times a block of tiles, of one class and channel group; only this task writes their outputs. It
 packs its inputs into panels (region "panels") for all taps and in-channels, run by run along the last axis. The loops are
@@ -13,12 +13,14 @@ from libc.string cimport memset
 
 cimport numpy as cnp
 
-from convt._core cimport Call, NativePlan, kernels_of
+import numpy as np
+
+from convt._core cimport Call, NativePlan, PackedFilter, all_finite, kernels_of
 from convt._run.flags cimport convt_is_set, convt_set
 from convt._run.kernels cimport (
+    CONVT_FITS_WEIGHTS,
     CONVT_INTERLEAVED,
     CONVT_LEAKY,
-    MOST_ROWS,
     convt_interleave,
     convt_kernels,
     convt_prefetch_row_l2,
@@ -26,9 +28,12 @@ from convt._run.kernels cimport (
     convt_quotient,
     convt_tile,
 )
-from convt._run.memory cimport keep_table, structures
-from convt.algorithms.turned.weights cimport TurnedPack, TurnedRecipe
-from convt.algorithms.indexing cimport is_inside, take_index
+from convt._run.memory cimport keep_table, odd_line_stride, round64, structures
+from convt.algorithms.indexing cimport advance, fill, is_inside, take_block, take_index
+from convt.algorithms.packing cimport NO_TAP, PackRecipe
+
+from convt.algorithms import packing
+from convt.algorithms.direct import tables
 
 cnp.import_array()
 
@@ -38,6 +43,84 @@ cdef enum:
 # For schedule.py:
 MOST_PHASES = CONVT_INTERLEAVED  # the most phases of the last axis
 PACKED_LINES = LINES
+
+
+cdef struct TurnedPack:
+    # Operand A of a class: rows are (channel, phase), depth is (tap, in-channel).
+    int64_t phases, taps
+    int64_t *offsets         # [phase][tap] byte offset in the filter; NO_TAP if the phase lacks the tap
+    int64_t lda              # elements between rows
+    size_t weights, group_weights  # byte offset in the packed weights; bytes of a channel group
+
+
+cdef class TurnedRecipe(PackRecipe):
+    """The recipe of weights: operand A of the GEMM, with rows (channel, phase) and depth (tap, in-channel).
+
+    ``tables`` has an array [phase][tap] of flat kernel taps per class of phases; -1 for a missing tap. There is one packed
+    matrix per class and channel group. Rows are contiguous, at a distance of `TurnedPack.lda` elements.
+    """
+
+    cdef list keep
+    cdef int64_t nclasses
+    cdef TurnedPack *classes
+    cdef size_t group_bias
+
+    def __init__(self, str dtype, filter, bias, tables, str unit="vectors"):
+        self.open_recipe(dtype, filter, bias, unit)
+        cdef const convt_kernels *k = self.k
+        cdef TurnedPack *c
+        self.keep, self.nclasses = [], len(tables)
+        self.classes = <TurnedPack *>cnp.PyArray_DATA(structures(self.keep, self.nclasses, sizeof(TurnedPack)))
+        for n, taps in enumerate(tables):
+            c = &self.classes[<Py_ssize_t>n]
+            c.phases, c.taps = taps.shape
+            offsets = packing.tap_bytes(np.maximum(taps, 0), self.shape, self.tap_strides)
+            c.offsets = keep_table(self.keep, np.where(taps < 0, NO_TAP, offsets))
+            c.lda = odd_line_stride(k, c.taps * self.ci_p)
+            c.weights = self.weight_bytes
+            c.group_weights = round64(self.co * c.phases * c.lda * k.e_size)
+            # A tile may start at any row and reads whole grains of rows, so there is room for grain - 1 rows after the last
+            # group.
+            self.weight_bytes += self.groups * c.group_weights + round64((k.grain - 1) * c.lda * k.e_size)
+            self.jobs += self.groups * c.phases
+        self.group_bias = self.co * k.t_size
+        self.bias_bytes = self.groups * self.group_bias
+
+    cpdef PackedFilter pack(self, filter, bias, int threads, bint persistent=True, bint on_the_fly=False):
+        cdef PackedFilter packed = self.allocate(self.weight_bytes, persistent)
+        cdef const convt_kernels *k = self.k
+        cdef bint wrong = self.pack_weights(filter, packed, threads)
+        if bias is not None:
+            k.widen(packed.bias, 0, <char *>cnp.PyArray_DATA(bias), 0, self.bias_stride, 1, <int>(self.groups * self.co),
+                    <int>(self.groups * self.co))
+        # NaN or infinity times the zeros outside the input must not reach the output: other plans compute filters with these.
+        packed.finite = not wrong and all_finite(k, filter, threads)
+        return packed
+
+    cdef bint run_job(self, int64_t job, char *src, char *dst, char *stage) noexcept nogil:
+        """Pack the rows of a phase of a class and channel group. Return True if E cannot hold all weights."""
+        cdef TurnedPack *c = self.classes
+        while job >= self.groups * c.phases:
+            job -= self.groups * c.phases
+            c += 1
+        return self.pack_phase(c, job % c.phases, src + job // c.phases * self.sg,
+                               dst + c.weights + job // c.phases * c.group_weights)
+
+    cdef bint pack_phase(self, TurnedPack *c, int64_t phase, char *src, char *dst) noexcept nogil:
+        """Pack the rows of a phase. Return as `run_job`."""
+        cdef const convt_kernels *k = self.k
+        cdef int64_t tap, row
+        cdef bint wrong = False
+        cdef char *at
+        for tap in range(c.taps):
+            at = dst + (phase * c.lda + tap * self.ci_p) * k.e_size
+            if c.offsets[phase * c.taps + tap] == NO_TAP:
+                for row in range(self.co):
+                    memset(at + row * c.phases * c.lda * k.e_size, 0, self.ci_p * k.e_size)
+                continue
+            wrong |= CONVT_FITS_WEIGHTS > k.pack(at, c.phases * c.lda, src + c.offsets[phase * c.taps + tap], self.so, self.si,
+                                                 <int>self.co, <int>self.ci, <int>self.ci_p)
+        return wrong
 
 
 cdef struct TurnedClass:
@@ -62,15 +145,22 @@ cdef struct TurnedClass:
     int64_t first_task, ntasks
 
 
+cdef struct TurnedRegions:
+    # Offsets of the regions of a thread's workspace (schedule.py).
+    size_t panels, staging, sums, sum_rows, plane_rows, unit_rows, unit_offsets, bias, pieces, first_piece
+
+
 cdef struct TurnedTask:
     # The state of a task. S is the dtype of the arrays, T that of accumulators.
     TurnedClass *c
-    int64_t m0, pixels       # first pixel, and number of pixels, counted across all images
+    int64_t m0, m1, pixels   # first pixel, end of the pixels, counted across all images; number of pixels
+    int64_t panels           # number of panels
+    int64_t first, last      # tiles [first, last)
     char *src                # data of the channel group
     char *dst                # output of the channel group
     const char *weights
     const char *bias
-    char *panels             # packed inputs
+    char *packed             # inputs in panels
     char *staging            # S: inputs before they are converted to the elements of a unit
     char *sums               # T: the tiles of a call
     void **sum_rows          # [row of the tiles] address in `sums`
@@ -86,6 +176,17 @@ cdef struct TurnedTask:
     int64_t *pieces          # [piece] (column, pixels, image, position on each axis) of a contiguous run within a panel
     int64_t *first_piece     # [panel + 1] index of its first piece
     char *refused            # set if the call must be repeated with another plan
+    convt_tile t
+
+
+cdef struct Tiles:
+    # Tiles of equal height that one kernel call multiplies by a panel.
+    int64_t count
+    int64_t unit, units      # first unit of rows, and number of units
+    int64_t height           # rows of a tile
+    size_t bits              # all bits that are set in some of `plane_rows`
+    const char *next_weights # the next weights to prefetch, and their end
+    const char *end
 
 
 cdef class TurnedPlan(NativePlan):
@@ -97,15 +198,13 @@ cdef class TurnedPlan(NativePlan):
     cdef Py_ssize_t nclasses
     cdef int64_t phases      # phases of the last axis
     cdef int64_t ci_p, out_size  # in-channels as packed; outputs on the last axis
-    # byte offsets of regions of the workspace
-    cdef int64_t panels_at, staging_at, sums_at, sum_rows_at, plane_rows_at, unit_rows_at, unit_offsets_at, biases_at
-    cdef int64_t pieces_at, first_piece_at
+    cdef TurnedRegions at
     cdef bint stream, prefetch_outputs, far  # see schedule.py
     cdef const convt_kernels *packed_kernels  # kernels of the dtype of packed inputs on vectors (float32 or float64)
     cdef bint direct_store   # tiles store directly if a panel is one piece: one phase, contiguous pixels
 
     def __init__(self, str name, problem, TurnedRecipe recipe, in_strides, out_strides, classes, schedule):
-        """``classes`` are the tables that bind.py makes."""
+        """``classes`` are the `ClassTables` that bind.py makes."""
         self.open_plan(name, problem, recipe.k, in_strides, out_strides, schedule.execution)
         cdef const convt_kernels *k = self.k
         cdef TurnedClass *c
@@ -117,320 +216,339 @@ cdef class TurnedPlan(NativePlan):
         self.nclasses = len(classes)
         self.packed_kernels = kernels_of("float64" if k.t_size == 8 else "float32")
         self.classes = <TurnedClass *>cnp.PyArray_DATA(structures(self.keep, self.nclasses, sizeof(TurnedClass)))
-        for n, spec in enumerate(classes):
+        for n, each in enumerate(classes):
             c = &self.classes[<Py_ssize_t>n]
-            c.count, c.pixels = keep_table(self.keep, spec["count"]), spec["pixels"]
-            c.block, c.blocks = spec["block"], spec["blocks"]
-            c.ntaps, c.tap_in = len(spec["tap_in"]), keep_table(self.keep, spec["tap_in"])
-            c.depth = c.ntaps * self.ci_p
-            c.nchunks, c.chunks = len(spec["chunks"]), keep_table(self.keep, spec["chunks"])
-            c.tiles, c.unit = len(spec["units"]) - 1, keep_table(self.keep, spec["units"])
-            c.tile_block, c.tile_blocks, c.call_tiles = spec["tile_block"], spec["tile_blocks"], spec["call_tiles"]
-            c.outer, c.outer_at = len(spec["outer_at"]), keep_table(self.keep, spec["outer_at"])
-            c.whole = spec["whole"]
-            c.outer_valid, c.x_first = keep_table(self.keep, spec["outer_valid"]), spec["x_first"]
-            c.pack, c.nested = &recipe.classes[<Py_ssize_t>spec["pack"]], spec["nested"]
+            fill_class(self, c, each)
             c.first_task, c.ntasks = task, self.groups * c.blocks * c.tile_blocks
             task += c.ntasks
-            self.works.append((spec["work"], c.ntasks))
+            self.works.append((float(min(c.block, c.pixels) * c.depth * c.unit[c.tiles] / c.tile_blocks), c.ntasks))
         self.tasks = task
         self.equal_tasks = self.nclasses == 1
         self.direct_store = (self.phases == 1 and k.direct_store and self.out_stride.p[self.nd - 1] == 1
                              and self.act.code <= CONVT_LEAKY)
-        space = schedule.workspace
-        self.workspace = space.bytes
-        self.panels_at, self.staging_at, self.sums_at = space["panels"], space["staging"], space["sums"]
-        self.sum_rows_at, self.plane_rows_at, self.unit_rows_at = space["sum_rows"], space["plane_rows"], space["unit_rows"]
-        self.unit_offsets_at, self.biases_at = space["unit_offsets"], space["bias"]
-        self.pieces_at, self.first_piece_at = space["pieces"], space["first_piece"]
+        self.at, self.workspace = schedule.workspace, schedule.workspace.bytes
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
+        """Compute a task in the loop order of the module docstring."""
         if convt_is_set(call.refused):  # another task found that the call must be repeated with another plan
             return
-        cdef const convt_kernels *k = self.k
         cdef TurnedTask w
-        cdef TurnedClass *c = self.classes
-        cdef convt_tile t
-        cdef int64_t group, n, panels, panel, first, last, some, unit, units, chunk, height, columns, step
-        cdef const char *next_tile
-        cdef const char *end
-        cdef ptrdiff_t at = 0
-        cdef size_t bits
-        cdef bint direct
-        while task >= c.first_task + c.ntasks:
-            c += 1
-        group = task - c.first_task
-        first = take_index(&group, c.tile_blocks) * c.tile_block
-        last = min(c.tiles, first + c.tile_block)
-        w.c, w.m0 = c, take_index(&group, c.blocks) * c.block
-        w.pixels, w.refused = min(c.block, c.pixels - w.m0), call.refused
-        w.src = call.src + group * self.ci * self.in_c * k.s_size
-        w.dst = call.dst + group * self.co * self.out_c * k.s_size
-        w.weights = call.weights + c.pack.weights + group * c.pack.group_weights
-        w.bias = call.bias + group * self.recipe.group_bias
-        w.panels, w.staging, w.sums, w.zeros = ws + self.panels_at, ws + self.staging_at, ws + self.sums_at, ws + self.biases_at
-        w.pieces, w.first_piece = <int64_t *>(ws + self.pieces_at), <int64_t *>(ws + self.first_piece_at)
-        w.sum_rows, w.plane_rows = <void **>(ws + self.sum_rows_at), <void **>(ws + self.plane_rows_at)
-        w.unit_rows = <void **>(ws + self.unit_rows_at)
-        w.unit_offsets = <int64_t *>(ws + self.unit_offsets_at)
-        self.find_units(&w, c.unit[first], c.unit[last])
-        self.find_pieces(&w)
-        panels = convt_quotient(w.pixels + k.nr - 1, k.nr)
-        for panel in range(panels):
-            self.pack_panel(&w, panel)
+        cdef int64_t panel
+        open_task(self, &w, task, call, ws)
+        find_units(self, &w)
+        find_pieces(self, &w)
+        for panel in range(w.panels):
+            pack_panel(self, &w, panel)
         if convt_is_set(call.refused):
             return
-        w.prefetch_line = self.next_input(&w, task, call)
-        w.planes_left = self.ci if w.prefetch_line != NULL else 0
-        w.lines_left = (c.block * k.s_size + 63) // 64
-        w.lines_per_call = self.ci * w.lines_left // (
-            c.nchunks * panels * ((last - first + c.call_tiles - 1) // c.call_tiles)) + 1
-        for n in range(c.call_tiles * k.mr[2]):
-            w.sum_rows[n] = w.sums + n * k.nr * k.t_size
-        t.lda, t.narrow_dtype, t.pending = c.pack.lda, 0, NULL
-        step = 64 if k.parts else 128  # bytes that a tile prefetches at a time
-        while first < last:
-            unit, some = c.unit[first], 1
-            while first + some < last and some < c.call_tiles and (
-                    c.unit[first + some + 1] - c.unit[first + some] == c.unit[first + 1] - unit):
-                some += 1
-            height, units, bits = (c.unit[first + 1] - unit) * self.phases, c.unit[first + some] - unit, 0
-            for n in range(units if self.direct_store else 0):
-                w.plane_rows[n] = w.dst + w.unit_offsets[unit - w.first_unit + n] * k.s_size
-                bits |= <size_t>w.plane_rows[n]
-            next_tile = w.weights + c.unit[first + some] * self.phases * c.pack.lda * k.e_size
-            end = next_tile + units * self.phases * c.pack.lda * k.e_size if self.far else next_tile
-            for panel in range(panels):
-                columns = min(<int64_t>k.nr, w.pixels - panel * k.nr)
-                t.nv = <int>convt_quotient(columns + k.vl - 1, k.vl)
-                direct = self.direct_store and self.can_store_directly(&w, panel, &at)
-                if self.prefetch_outputs and not direct and panel + 1 < panels:
-                    self.prefetch_units(&w, unit, units, panel + 1)
-                for chunk in range(c.nchunks):
-                    t.kc, t.more_tiles = <int>c.chunks[3 * chunk + 1], <int>(some - 1)
-                    t.a = w.weights + (unit * self.phases * c.pack.lda + c.chunks[3 * chunk + 2]) * k.e_size
-                    t.b = w.panels + (panel * k.nr * c.depth + c.chunks[3 * chunk] * t.nv * k.vl) * k.e_size
-                    t.init, t.init_ld = w.zeros, 0
-                    if chunk:
-                        t.init, t.init_ld = w.sums, k.nr
-                    elif self.direct_store:
-                        t.init, t.init_ld = w.biases + (unit - w.first_unit) * k.nr * k.t_size, k.nr
-                    t.prefetch, t.prefetch_step = <const char *>t.a, 0
-                    if next_tile < end:  # weights of the next tiles that are not in L2
-                        t.prefetch, t.prefetch_step = next_tile, step
-                        next_tile += t.kc // k.prefetch_interval * step * some
-                    if w.planes_left:
-                        self.prefetch_input(&w)
-                    t.rows, t.row_offset, t.cols, t.act, t.stream = w.sum_rows, 0, t.nv * k.vl, &self.none, 0
-                    if direct and chunk == c.nchunks - 1:
-                        t.rows, t.row_offset, t.cols, t.act = w.plane_rows, at, <int>columns, &self.act
-                        t.stream = self.stream and not (bits | <size_t>(at * k.s_size)) & 63
-                    k.tile(<int>height, &t)
-                if not direct:
-                    self.store_units(&w, unit, units, panel)
-            first += some
+        find_next_input(self, &w)
+        while w.first < w.last:
+            multiply_tiles(self, &w)
         if self.stream:
-            k.fence()
+            self.k.fence()
 
-    cdef char *next_input(self, TurnedTask *w, Py_ssize_t task, const Call *call) noexcept nogil:
-        """Return the address of the inputs of the next pixel block, which the thread's next task is expected to read.
 
-        Return NULL if there is no such block, if another tile block of the same pixels may come next, or if pixels are not
-        contiguous.
-        """
-        cdef TurnedClass *c = w.c
-        cdef int64_t ax, j, at = 0, x = self.nd - 1, n = w.m0 + w.pixels
-        if c.tile_blocks > 1 or n >= c.pixels or c.ntaps == 0 or self.in_stride.p[x] != 1:
-            return NULL
-        for ax in range(x, -1, -1):
-            j = take_index(&n, c.count[ax])
-            at += (c.tap_in[(c.ntaps - 1) * self.nd + ax] + j) * self.in_stride.p[ax]
-        return w.src + (at + n * self.in_n) * self.k.s_size
+cdef fill_class(TurnedPlan plan, TurnedClass *c, given):
+    """Fill a TurnedClass from the `ClassTables` of bind.py."""
+    decided, runs, keep = given.decided, given.runs, plan.keep
+    c.count, c.pixels = keep_table(keep, [run.count for run in runs]), decided.pixels
+    c.block, c.blocks, c.call_tiles = decided.block, decided.blocks, decided.call_tiles
+    c.tiles, c.tile_block, c.tile_blocks = decided.tiles, decided.tile_block, decided.tile_blocks
+    # Tiles with more units come first, so that tiles of equal height are adjacent.
+    each, more = divmod(decided.units, decided.tiles)
+    c.unit = keep_table(keep, [each * n + min(n, more) for n in range(decided.tiles + 1)])
+    c.ntaps, c.depth = decided.taps, decided.taps * plan.ci_p
+    c.tap_in = keep_table(keep, tables.taps([run.first_in for run in runs]))
+    c.nchunks, c.chunks = len(given.chunks), keep_table(keep, given.chunks)
+    c.outer, c.outer_at = len(given.outer_at), keep_table(keep, given.outer_at)
+    c.outer_valid = keep_table(keep, given.outer_valid)
+    *outer, _ = runs
+    c.whole = all([(low, high) == (0, run.count) for run in outer for low, high in run.valid])
+    c.x_first, c.nested, c.pack = given.x_first, given.nested, &plan.recipe.classes[<Py_ssize_t>given.pack]
 
-    cdef void prefetch_input(self, TurnedTask *w) noexcept nogil:
-        """Prefetch some lines of the next task's inputs. Addresses may be invalid."""
-        cdef int64_t lines = min(w.lines_per_call, w.lines_left)
-        convt_prefetch_row_l2(w.prefetch_line, 64 * lines)
-        w.prefetch_line += 64 * lines
-        w.lines_left -= lines
-        if w.lines_left == 0:
-            w.planes_left -= 1
-            w.lines_left = (w.c.block * self.k.s_size + 63) // 64
-            w.prefetch_line += self.in_c * self.k.s_size - 64 * w.lines_left
 
-    cdef void find_pieces(self, TurnedTask *w) noexcept nogil:
-        """Fill `pieces`: the contiguous runs of the task's pixels along the last axis, cut at the ends of panels."""
-        cdef TurnedClass *c = w.c
-        cdef int64_t x = self.nd - 1, n = 0, ax, image = w.m0, panel = 0, some
-        cdef int64_t *piece = w.pieces
-        cdef int64_t j[64]
-        for ax in range(x, -1, -1):
-            j[ax] = take_index(&image, c.count[ax])
-        w.first_piece[0] = 0
-        while n < w.pixels:
-            some = min(min(c.count[x] - j[x], w.pixels - n), (panel + 1) * self.k.nr - n)
-            piece[0], piece[1], piece[2] = n - panel * self.k.nr, some, image
-            for ax in range(self.nd):
-                piece[3 + ax] = j[ax]
-            piece += 3 + self.nd
-            n += some
-            if n == (panel + 1) * self.k.nr or n == w.pixels:
-                panel += 1
-                w.first_piece[panel] = (piece - w.pieces) // (3 + self.nd)
-            j[x] += some
-            for ax in range(x, 0, -1):
-                if j[ax] == c.count[ax]:
-                    j[ax] = 0
-                    j[ax - 1] += 1
-            if j[0] == c.count[0]:
-                j[0] = 0
-                image += 1
+cdef void open_task(TurnedPlan plan, TurnedTask *w, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
+    """Set the pixels, tiles, operands and workspace regions of a task."""
+    cdef const convt_kernels *k = plan.k
+    cdef TurnedClass *c = plan.classes
+    cdef int64_t group, n
+    while task >= c.first_task + c.ntasks:
+        c += 1
+    group = task - c.first_task
+    take_block(&group, c.tiles, c.tile_block, c.tile_blocks, &w.first, &w.last)
+    take_block(&group, c.pixels, c.block, c.blocks, &w.m0, &w.m1)
+    w.c, w.pixels, w.refused = c, w.m1 - w.m0, call.refused
+    w.panels = convt_quotient(w.pixels + k.nr - 1, k.nr)
+    w.src = call.src + group * plan.ci * plan.in_c * k.s_size
+    w.dst = call.dst + group * plan.co * plan.out_c * k.s_size
+    w.weights = call.weights + c.pack.weights + group * c.pack.group_weights
+    w.bias = call.bias + group * plan.recipe.group_bias
+    w.packed, w.staging, w.sums, w.zeros = ws + plan.at.panels, ws + plan.at.staging, ws + plan.at.sums, ws + plan.at.bias
+    w.biases, w.unit_offsets = w.zeros + k.nr * k.t_size, <int64_t *>(ws + plan.at.unit_offsets)
+    w.pieces, w.first_piece = <int64_t *>(ws + plan.at.pieces), <int64_t *>(ws + plan.at.first_piece)
+    w.sum_rows, w.plane_rows = <void **>(ws + plan.at.sum_rows), <void **>(ws + plan.at.plane_rows)
+    w.unit_rows = <void **>(ws + plan.at.unit_rows)
+    for n in range(c.call_tiles * k.mr[2]):
+        w.sum_rows[n] = w.sums + n * k.nr * k.t_size
+    w.t.lda, w.t.narrow_dtype, w.t.pending = c.pack.lda, 0, NULL
 
-    cdef void pack_panel(self, TurnedTask *w, int64_t panel) noexcept nogil:
-        """Pack the inputs of a panel of pixels; rows are (tap, in-channel)."""
-        cdef const convt_kernels *k = self.k
-        cdef TurnedClass *c = w.c
-        cdef int64_t tap, c0, rows, n, most
-        cdef int64_t columns = min(<int64_t>k.nr, w.pixels - panel * k.nr)
-        cdef int64_t nb = (columns + k.vl - 1) // k.vl * k.vl
-        cdef char *panel_at = w.panels + panel * k.nr * c.depth * k.e_size
-        cdef char *dst
-        cdef bint packs_directly = k.kstep == 1  # packed rows are rows of the input, so that no second copy is needed
-        most = self.ci if packs_directly else LINES
-        for tap in range(c.ntaps):
-            c0 = 0
-            while c0 < self.ci:
-                rows = min(most, self.ci - c0)
-                dst = panel_at + tap * self.ci * nb * k.e_size
-                if packs_directly and columns < nb:  # zeros in columns without pixels, because denormal numbers are slow
-                    memset(dst, 0, rows * nb * k.e_size)
-                if not packs_directly:
-                    dst = w.staging
-                    if columns < nb or rows % k.kstep:  # other elements must be values that E can hold
-                        memset(dst, 0, LINES * nb * k.s_size)
-                for n in range(w.first_piece[panel], w.first_piece[panel + 1]):
-                    self.copy_piece(w, w.pieces + n * (3 + self.nd), c.tap_in + tap * self.nd, c0, rows, dst, nb,
-                                    packs_directly)
-                if not packs_directly:
-                    rows = convt_quotient(rows + k.kstep - 1, k.kstep) * k.kstep
-                    if not k.pack_b(panel_at, <int>(tap * self.ci_p + c0), 0, w.staging, nb, 1, <int>rows, <int>nb, <int>nb):
-                        convt_set(w.refused)
-                c0 += most
-        # NaN or infinity times the zero weights of phases that lack a tap must not reach the outputs of these phases.
-        if c.nested and packs_directly and not self.packed_kernels.finite(panel_at, c.ntaps * self.ci * nb * k.e_size):
-            convt_set(w.refused)
 
-    cdef void copy_piece(self, TurnedTask *w, int64_t *piece, int64_t *tap, int64_t c0, int64_t rows, char *dst, int64_t ld,
-                         bint converts) noexcept nogil:
-        """Copy ``rows`` in-channels of the inputs that a tap reads for a piece, with zeros outside the input.
+cdef void multiply_tiles(TurnedPlan plan, TurnedTask *w) noexcept nogil:
+    """Multiply the next tiles of equal height by all panels, and store their outputs."""
+    cdef const convt_kernels *k = plan.k
+    cdef TurnedClass *c = w.c
+    cdef Tiles v
+    cdef int64_t n, panel, row_bytes = plan.phases * c.pack.lda * k.e_size
+    v.unit, v.count, v.bits = c.unit[w.first], 1, 0
+    while w.first + v.count < w.last and v.count < c.call_tiles and (
+            c.unit[w.first + v.count + 1] - c.unit[w.first + v.count] == c.unit[w.first + 1] - v.unit):
+        v.count += 1
+    v.height, v.units = (c.unit[w.first + 1] - v.unit) * plan.phases, c.unit[w.first + v.count] - v.unit
+    for n in range(v.units if plan.direct_store else 0):
+        w.plane_rows[n] = w.dst + w.unit_offsets[v.unit - w.first_unit + n] * k.s_size
+        v.bits |= <size_t>w.plane_rows[n]
+    w.first += v.count
+    v.next_weights = w.weights + c.unit[w.first] * row_bytes
+    v.end = v.next_weights + v.units * row_bytes if plan.far else v.next_weights
+    for panel in range(w.panels):
+        multiply_panel(plan, w, &v, panel)
 
-        Convert them to E if ``converts``; otherwise keep S.
-        """
-        cdef const convt_kernels *k = self.k
-        cdef int64_t x = self.nd - 1, ax, i, at = piece[2] * self.in_n + c0 * self.in_c, low, high, r
-        cdef size_t size = k.e_size if converts else k.s_size
-        cdef bint inside = True
-        for ax in range(x):
-            i = tap[ax] + piece[3 + ax]
-            if i < 0 or i >= self.in_size.p[ax]:
-                inside = False
-                break
-            at += i * self.in_stride.p[ax]
-        i = tap[x] + piece[3 + x]
-        low = min(piece[1], max(0, -i)) if inside else piece[1]
-        high = max(low, min(piece[1], self.in_size.p[x] - i))
-        dst += piece[0] * size
-        if high > low:
-            at += (i + low) * self.in_stride.p[x]
-            if converts:
-                k.widen(dst + low * size, ld, w.src + at * k.s_size, self.in_c, self.in_stride.p[x], <int>rows,
-                        <int>(high - low), <int>(high - low))
-            else:
-                k.transpose(dst + low * size, ld, 1, w.src + at * k.s_size, self.in_c, self.in_stride.p[x], <int>rows,
-                            <int>(high - low), False)
-        if low > 0:
-            for r in range(rows):
-                memset(dst + r * ld * size, 0, low * size)
-        if high < piece[1]:
-            for r in range(rows):
-                memset(dst + (r * ld + high) * size, 0, (piece[1] - high) * size)
 
-    cdef void find_units(self, TurnedTask *w, int64_t first, int64_t last) noexcept nogil:
-        """Fill the output offset and the bias of each unit of a task."""
-        cdef const convt_kernels *k = self.k
-        cdef TurnedClass *c = w.c
-        cdef int64_t u, n, channel, lanes = k.nr if self.direct_store else 1
-        w.first_unit, w.biases = first, w.zeros + k.nr * k.t_size
-        for n in range(k.nr):  # -0.0 is the neutral element of addition: it keeps the sign of a zero sum
-            if k.t_size == 8:
-                (<double *>w.zeros)[n] = -0.0
-            else:
-                (<float *>w.zeros)[n] = -0.0
-        for u in range(last - first):
-            channel = convt_quotient(first + u, c.outer)
-            w.unit_offsets[u] = channel * self.out_c + c.outer_at[first + u - channel * c.outer]
-            for n in range(u * lanes, (u + 1) * lanes):
-                if k.t_size == 8:
-                    (<double *>w.biases)[n] = (<double *>w.bias)[channel]
-                else:
-                    (<float *>w.biases)[n] = (<float *>w.bias)[channel]
+cdef void multiply_panel(TurnedPlan plan, TurnedTask *w, Tiles *v, int64_t panel) noexcept nogil:
+    """Multiply tiles by a panel, one depth chunk after the other, and store their outputs."""
+    cdef const convt_kernels *k = plan.k
+    cdef TurnedClass *c = w.c
+    cdef convt_tile *t = &w.t
+    cdef int64_t chunk, columns = min(<int64_t>k.nr, w.pixels - panel * k.nr)
+    cdef int64_t step = 64 if k.parts else 128  # bytes that a tile prefetches at a time
+    cdef ptrdiff_t at = 0
+    cdef bint direct = plan.direct_store and can_store_directly(plan, w, panel, &at)
+    t.nv = <int>convt_quotient(columns + k.vl - 1, k.vl)
+    if plan.prefetch_outputs and not direct and panel + 1 < w.panels:
+        prefetch_units(plan, w, v, panel + 1)
+    for chunk in range(c.nchunks):
+        t.kc, t.more_tiles = <int>c.chunks[3 * chunk + 1], <int>(v.count - 1)
+        t.a = w.weights + (v.unit * plan.phases * c.pack.lda + c.chunks[3 * chunk + 2]) * k.e_size
+        t.b = w.packed + (panel * k.nr * c.depth + c.chunks[3 * chunk] * t.nv * k.vl) * k.e_size
+        t.init, t.init_ld = w.zeros, 0
+        if chunk:
+            t.init, t.init_ld = w.sums, k.nr
+        elif plan.direct_store:
+            t.init, t.init_ld = w.biases + (v.unit - w.first_unit) * k.nr * k.t_size, k.nr
+        t.prefetch, t.prefetch_step = <const char *>t.a, 0
+        if v.next_weights < v.end:  # weights of the next tiles that are not in L2
+            t.prefetch, t.prefetch_step = v.next_weights, step
+            v.next_weights += t.kc // k.prefetch_interval * step * v.count
+        if w.planes_left:
+            prefetch_input(plan, w)
+        t.rows, t.row_offset, t.cols, t.act, t.stream = w.sum_rows, 0, t.nv * k.vl, &plan.none, 0
+        if direct and chunk == c.nchunks - 1:
+            t.rows, t.row_offset, t.cols, t.act = w.plane_rows, at, <int>columns, &plan.act
+            t.stream = plan.stream and not (v.bits | <size_t>(at * k.s_size)) & 63
+        k.tile(<int>v.height, t)
+    if not direct:
+        store_units(plan, w, v, panel)
 
-    cdef int64_t output_offset(self, TurnedTask *w, int64_t *piece, int64_t x0) noexcept nogil:
-        """Return the offset of the first output of a piece, in elements; ``x0`` is its index on the last axis."""
-        cdef int64_t ax, x = self.nd - 1, at = piece[2] * self.out_n + x0 * self.out_stride.p[x]
-        for ax in range(x):
-            if piece[3 + ax]:
-                at += self.stride.p[ax] * piece[3 + ax] * self.out_stride.p[ax]
-        return at
 
-    cdef bint can_store_directly(self, TurnedTask *w, int64_t panel, ptrdiff_t *at) noexcept nogil:
-        """Check whether tiles of a panel store directly: one piece, inside the window. If so, set ``at`` to the offset of its
-        first pixel."""
-        cdef TurnedClass *c = w.c
-        cdef int64_t *piece = w.pieces + w.first_piece[panel] * (3 + self.nd)
-        cdef int64_t x = self.nd - 1, x0 = piece[3 + x] + c.x_first
-        if w.first_piece[panel + 1] - w.first_piece[panel] > 1 or not c.whole or x0 < 0 or x0 + piece[1] > self.out_size:
-            return False
-        at[0] = self.output_offset(w, piece, x0)
-        return True
+cdef void find_next_input(TurnedPlan plan, TurnedTask *w) noexcept nogil:
+    """Find the inputs of the next pixel block, which the thread's next task is expected to read, and divide their prefetching
+    among the kernel calls of this task.
 
-    cdef void prefetch_units(self, TurnedTask *w, int64_t first, int64_t units, int64_t panel) noexcept nogil:
-        """Prefetch the output rows into which a panel of some units will be stored."""
-        cdef TurnedClass *c = w.c
-        cdef int64_t n, u, x = self.nd - 1, at, x0
-        cdef int64_t *piece
-        for n in range(w.first_piece[panel], w.first_piece[panel + 1]):
-            piece = w.pieces + n * (3 + self.nd)
-            x0 = self.phases * piece[3 + x] + c.x_first
-            if x0 < 0:
-                continue
-            at = self.output_offset(w, piece, x0)
-            for u in range(units):
-                convt_prefetch_row_l1(w.dst + (at + w.unit_offsets[first - w.first_unit + u]) * self.k.s_size,
-                                      self.phases * piece[1] * self.k.s_size)
+    Nothing is prefetched if there is no such block, if another tile block of the same pixels may come next, or if pixels are
+    not contiguous.
+    """
+    cdef TurnedClass *c = w.c
+    cdef int64_t ax, j, at = 0, x = plan.nd - 1, n = w.m1, calls
+    w.planes_left = 0
+    if c.tile_blocks > 1 or n >= c.pixels or c.ntaps == 0 or plan.in_stride.p[x] != 1:
+        return
+    for ax in range(x, -1, -1):
+        j = take_index(&n, c.count[ax])
+        at += (c.tap_in[(c.ntaps - 1) * plan.nd + ax] + j) * plan.in_stride.p[ax]
+    w.prefetch_line = w.src + (at + n * plan.in_n) * plan.k.s_size
+    w.planes_left, w.lines_left = plan.ci, (c.block * plan.k.s_size + 63) // 64
+    calls = c.nchunks * w.panels * ((w.last - w.first + c.call_tiles - 1) // c.call_tiles)
+    w.lines_per_call = plan.ci * w.lines_left // calls + 1
 
-    cdef void store_units(self, TurnedTask *w, int64_t first, int64_t units, int64_t panel) noexcept nogil:
-        """Interleave the phases of some units of a panel, which `sums` holds, into the output."""
-        cdef const convt_kernels *k = self.k
-        cdef TurnedClass *c = w.c
-        cdef convt_interleave v
-        cdef int64_t n, u, x = self.nd - 1, at, x0, width = 3 + self.nd, nth = first - w.first_unit
-        cdef int64_t *piece
-        v.phases, v.rows, v.ld, v.out = self.phases, <int>units, k.nr, w.unit_rows
-        v.bias = NULL if self.direct_store else w.biases + nth * k.t_size
-        v.step, v.act, v.stream = self.out_stride.p[x], &self.act, self.stream
-        for n in range(w.first_piece[panel], w.first_piece[panel + 1]):
-            piece = w.pieces + n * width
-            x0 = self.phases * piece[3 + x] + c.x_first
-            v.first, v.last = max(0, -x0), min(self.phases * piece[1], self.out_size - x0)
-            if v.first >= v.last:
-                continue
-            v.row = w.sums + piece[0] * k.t_size
-            at = self.output_offset(w, piece, x0)
-            for u in range(units):
-                w.unit_rows[u] = w.dst + (at + w.unit_offsets[nth + u]) * k.s_size
-            if not c.whole:
-                for u in range(units):
-                    if not is_inside(c.outer_valid + (first + u) % c.outer * 2 * x, piece + 3, x):
-                        w.unit_rows[u] = NULL
-            k.interleave(&v)
+
+cdef void prefetch_input(TurnedPlan plan, TurnedTask *w) noexcept nogil:
+    """Prefetch some lines of the next task's inputs. Addresses may be invalid."""
+    cdef int64_t lines = min(w.lines_per_call, w.lines_left)
+    convt_prefetch_row_l2(w.prefetch_line, 64 * lines)
+    w.prefetch_line += 64 * lines
+    w.lines_left -= lines
+    if w.lines_left == 0:
+        w.planes_left -= 1
+        w.lines_left = (w.c.block * plan.k.s_size + 63) // 64
+        w.prefetch_line += plan.in_c * plan.k.s_size - 64 * w.lines_left
+
+
+cdef void find_pieces(TurnedPlan plan, TurnedTask *w) noexcept nogil:
+    """Fill `pieces`: the contiguous runs of the task's pixels along the last axis, cut at the ends of panels."""
+    cdef TurnedClass *c = w.c
+    cdef int64_t x = plan.nd - 1, n = 0, ax, image = w.m0, panel = 0, some
+    cdef int64_t *piece = w.pieces
+    cdef int64_t j[64]
+    for ax in range(x, -1, -1):
+        j[ax] = take_index(&image, c.count[ax])
+    w.first_piece[0] = 0
+    while n < w.pixels:
+        some = min(min(c.count[x] - j[x], w.pixels - n), (panel + 1) * plan.k.nr - n)
+        piece[0], piece[1], piece[2] = n - panel * plan.k.nr, some, image
+        for ax in range(plan.nd):
+            piece[3 + ax] = j[ax]
+        piece += 3 + plan.nd
+        n += some
+        if n == (panel + 1) * plan.k.nr or n == w.pixels:
+            panel += 1
+            w.first_piece[panel] = (piece - w.pieces) // (3 + plan.nd)
+        advance(j, c.count, plan.nd, some, &image)
+
+
+cdef void pack_panel(TurnedPlan plan, TurnedTask *w, int64_t panel) noexcept nogil:
+    """Pack the inputs of a panel of pixels; rows are (tap, in-channel)."""
+    cdef const convt_kernels *k = plan.k
+    cdef TurnedClass *c = w.c
+    cdef int64_t tap, c0, rows, n, most
+    cdef int64_t columns = min(<int64_t>k.nr, w.pixels - panel * k.nr)
+    cdef int64_t nb = (columns + k.vl - 1) // k.vl * k.vl
+    cdef char *panel_at = w.packed + panel * k.nr * c.depth * k.e_size
+    cdef char *dst
+    cdef bint packs_directly = k.kstep == 1  # packed rows are rows of the input, so that no second copy is needed
+    most = plan.ci if packs_directly else LINES
+    for tap in range(c.ntaps):
+        c0 = 0
+        while c0 < plan.ci:
+            rows = min(most, plan.ci - c0)
+            dst = panel_at + tap * plan.ci * nb * k.e_size
+            if packs_directly and columns < nb:  # zeros in columns without pixels, because denormal numbers are slow
+                memset(dst, 0, rows * nb * k.e_size)
+            if not packs_directly:
+                dst = w.staging
+                if columns < nb or rows % k.kstep:  # other elements must be values that E can hold
+                    memset(dst, 0, LINES * nb * k.s_size)
+            for n in range(w.first_piece[panel], w.first_piece[panel + 1]):
+                copy_piece(plan, w, w.pieces + n * (3 + plan.nd), c.tap_in + tap * plan.nd, c0, rows, dst, nb,
+                                packs_directly)
+            if not packs_directly:
+                rows = convt_quotient(rows + k.kstep - 1, k.kstep) * k.kstep
+                if not k.pack_b(panel_at, <int>(tap * plan.ci_p + c0), 0, w.staging, nb, 1, <int>rows, <int>nb, <int>nb):
+                    convt_set(w.refused)
+            c0 += most
+    # NaN or infinity times the zero weights of phases that lack a tap must not reach the outputs of these phases.
+    if c.nested and packs_directly and not plan.packed_kernels.finite(panel_at, c.ntaps * plan.ci * nb * k.e_size):
+        convt_set(w.refused)
+
+
+cdef void copy_piece(TurnedPlan plan, TurnedTask *w, int64_t *piece, int64_t *tap, int64_t c0, int64_t rows, char *dst,
+                     int64_t ld, bint converts) noexcept nogil:
+    """Copy ``rows`` in-channels of the inputs that a tap reads for a piece, with zeros outside the input.
+
+    Convert them to E if ``converts``; otherwise keep S.
+    """
+    cdef const convt_kernels *k = plan.k
+    cdef int64_t x = plan.nd - 1, ax, i, at = piece[2] * plan.in_n + c0 * plan.in_c, low, high, r
+    cdef size_t size = k.e_size if converts else k.s_size
+    cdef bint inside = True
+    for ax in range(x):
+        i = tap[ax] + piece[3 + ax]
+        if i < 0 or i >= plan.in_size.p[ax]:
+            inside = False
+            break
+        at += i * plan.in_stride.p[ax]
+    i = tap[x] + piece[3 + x]
+    low = min(piece[1], max(0, -i)) if inside else piece[1]
+    high = max(low, min(piece[1], plan.in_size.p[x] - i))
+    dst += piece[0] * size
+    if high > low:
+        at += (i + low) * plan.in_stride.p[x]
+        if converts:
+            k.widen(dst + low * size, ld, w.src + at * k.s_size, plan.in_c, plan.in_stride.p[x], <int>rows,
+                    <int>(high - low), <int>(high - low))
+        else:
+            k.transpose(dst + low * size, ld, 1, w.src + at * k.s_size, plan.in_c, plan.in_stride.p[x], <int>rows,
+                        <int>(high - low), False)
+    if low > 0:
+        for r in range(rows):
+            memset(dst + r * ld * size, 0, low * size)
+    if high < piece[1]:
+        for r in range(rows):
+            memset(dst + (r * ld + high) * size, 0, (piece[1] - high) * size)
+
+
+cdef void find_units(TurnedPlan plan, TurnedTask *w) noexcept nogil:
+    """Fill the output offset and the bias of each unit of a task."""
+    cdef const convt_kernels *k = plan.k
+    cdef TurnedClass *c = w.c
+    cdef int64_t u, channel, lanes = k.nr if plan.direct_store else 1, first = c.unit[w.first]
+    w.first_unit = first
+    fill(k, w.zeros, k.nr, -0.0)  # the neutral element of addition: it keeps the sign of a zero sum
+    for u in range(c.unit[w.last] - first):
+        channel = convt_quotient(first + u, c.outer)
+        w.unit_offsets[u] = channel * plan.out_c + c.outer_at[first + u - channel * c.outer]
+        fill(k, w.biases + u * lanes * k.t_size, lanes,
+             (<const double *>w.bias)[channel] if k.t_size == 8 else (<const float *>w.bias)[channel])
+
+
+cdef int64_t output_offset(TurnedPlan plan, TurnedTask *w, int64_t *piece, int64_t x0) noexcept nogil:
+    """Return the offset of the first output of a piece, in elements; ``x0`` is its index on the last axis."""
+    cdef int64_t ax, x = plan.nd - 1, at = piece[2] * plan.out_n + x0 * plan.out_stride.p[x]
+    for ax in range(x):
+        if piece[3 + ax]:
+            at += plan.stride.p[ax] * piece[3 + ax] * plan.out_stride.p[ax]
+    return at
+
+
+cdef bint can_store_directly(TurnedPlan plan, TurnedTask *w, int64_t panel, ptrdiff_t *at) noexcept nogil:
+    """Check whether tiles of a panel store directly: one piece, inside the window. If so, set ``at`` to the offset of its
+    first pixel."""
+    cdef TurnedClass *c = w.c
+    cdef int64_t *piece = w.pieces + w.first_piece[panel] * (3 + plan.nd)
+    cdef int64_t x = plan.nd - 1, x0 = piece[3 + x] + c.x_first
+    if w.first_piece[panel + 1] - w.first_piece[panel] > 1 or not c.whole or x0 < 0 or x0 + piece[1] > plan.out_size:
+        return False
+    at[0] = output_offset(plan, w, piece, x0)
+    return True
+
+
+cdef void prefetch_units(TurnedPlan plan, TurnedTask *w, Tiles *v, int64_t panel) noexcept nogil:
+    """Prefetch the output rows into which tiles will store a panel."""
+    cdef TurnedClass *c = w.c
+    cdef int64_t n, u, x = plan.nd - 1, at, x0
+    cdef int64_t *piece
+    for n in range(w.first_piece[panel], w.first_piece[panel + 1]):
+        piece = w.pieces + n * (3 + plan.nd)
+        x0 = plan.phases * piece[3 + x] + c.x_first
+        if x0 < 0:
+            continue
+        at = output_offset(plan, w, piece, x0)
+        for u in range(v.units):
+            convt_prefetch_row_l1(w.dst + (at + w.unit_offsets[v.unit - w.first_unit + u]) * plan.k.s_size,
+                                  plan.phases * piece[1] * plan.k.s_size)
+
+
+cdef void store_units(TurnedPlan plan, TurnedTask *w, Tiles *tiles, int64_t panel) noexcept nogil:
+    """Interleave the phases of tiles of a panel, which `sums` holds, into the output."""
+    cdef const convt_kernels *k = plan.k
+    cdef TurnedClass *c = w.c
+    cdef convt_interleave v
+    cdef int64_t n, u, x = plan.nd - 1, at, x0, width = 3 + plan.nd, nth = tiles.unit - w.first_unit
+    cdef int64_t *piece
+    v.phases, v.rows, v.ld, v.out = plan.phases, <int>tiles.units, k.nr, w.unit_rows
+    v.bias = NULL if plan.direct_store else w.biases + nth * k.t_size
+    v.step, v.act, v.stream = plan.out_stride.p[x], &plan.act, plan.stream
+    for n in range(w.first_piece[panel], w.first_piece[panel + 1]):
+        piece = w.pieces + n * width
+        x0 = plan.phases * piece[3 + x] + c.x_first
+        v.first, v.last = max(0, -x0), min(plan.phases * piece[1], plan.out_size - x0)
+        if v.first >= v.last:
+            continue
+        v.row = w.sums + piece[0] * k.t_size
+        at = output_offset(plan, w, piece, x0)
+        for u in range(tiles.units):
+            w.unit_rows[u] = w.dst + (at + w.unit_offsets[nth + u]) * k.s_size
+        if not c.whole:
+            for u in range(tiles.units):
+                if not is_inside(c.outer_valid + (tiles.unit + u) % c.outer * 2 * x, piece + 3, x):
+                    w.unit_rows[u] = NULL
+        k.interleave(&v)

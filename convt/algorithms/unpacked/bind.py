@@ -1,18 +1,24 @@
-"""The packing and bind stages of unpacked: the recipe of the weights, and the plan with its tables.
-
-The tables have the offsets of pixels and of output rows, and the products that each output sums.
-"""
+"""The packing and bind stages of unpacked: the recipe of the weights, and the plan with its tables."""
 
 import itertools
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from ..._base.problem import ITEMSIZE
 from ..scatter.gathering import gathered_products
-from .loops import UnpackedPlan
+from .loops import UnpackedPlan, UnpackedRecipe
 from .schedule import NAME
-from .weights import UnpackedRecipe
+
+
+class Tables(NamedTuple):
+    """The tables of the loops."""
+
+    products: np.ndarray  # [output of an image][term] index of a product of an out-channel
+    runs: list  # (offset of the first pixel in elements, number of pixels) of pixels at a constant stride
+    out_rows: list  # [output row of all images] offset in elements
+    dense: bool  # the outputs of a channel of an image are contiguous
 
 
 def recipe(attributes, filter, bias, form, unit="vectors"):
@@ -26,13 +32,14 @@ def bind(schedule, in_strides, out_strides, recipe):
     # The products of an out-channel. The index after the last tap stands for a missing product.
     taps, pixels = gathered_products(problem._replace(co=1, groups=1))
     missing = math.prod(problem.kernel)
-    indices = np.where(taps < missing, pixels * schedule.ld + taps, math.prod(problem.in_sizes) * schedule.ld)
     ins, outs = ([stride // item for stride in strides[:-1]] for strides in (in_strides, out_strides))
-    dense = out_strides[-1] != item and _dense(problem.out_sizes, outs[1:])
-    rows = _offsets((problem.batch, *problem.out_sizes[:-1]), outs[:-1])
-    return UnpackedPlan(
-        NAME, schedule, recipe, in_strides, out_strides, indices, _runs((problem.batch, *problem.in_sizes), ins), rows, dense
+    tables = Tables(
+        products=np.where(taps < missing, pixels * schedule.ld + taps, math.prod(problem.in_sizes) * schedule.ld),
+        runs=_runs((problem.batch, *problem.in_sizes), ins),
+        out_rows=_offsets((problem.batch, *problem.out_sizes[:-1]), outs[:-1]),
+        dense=out_strides[-1] != item and _dense(problem.out_sizes, outs[1:]),
     )
+    return UnpackedPlan(NAME, schedule, recipe, in_strides, out_strides, tables)
 
 
 def _offsets(sizes, strides):
