@@ -31,9 +31,7 @@ ISA_INDEPENDENT = (
 
 
 # A test whose text matches this looks at a decision of the planner, and gets the marker ``decisions``.
-DECISION = re.compile(
-    r"\.plan\(|\bplan\.|schedule\(|\bchoose\.|explain\(|\.cost\(|_workspace|recording\(|\.form\b|kept_forms"
-)
+DECISION = re.compile(r"\.plan\(|\bplan\.|schedule\(|\bchoose\.|explain\(|\.cost\(|_workspace|recording\(|\.form\b|kept_forms")
 
 
 def pytest_collection_modifyitems(config, items):

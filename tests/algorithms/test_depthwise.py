@@ -66,8 +66,8 @@ def test_channels_that_fill_no_vector(channels, stride, past, isa, request):
         request.getfixturevalue("non_temporal_stores")
     for sizes in ((2, 1), (2, 2), (2, 19), (1, 385)):
         case = Case(
-            groups=channels, in_sizes=sizes, kernel=(2, 5), strides=(2, stride), dilations=(1, 1), pads_begin=(0, 1),
-            pads_end=(0, 2), output_padding=(0, 0), bias=True, seed=sizes[1],
+            groups=channels, in_sizes=sizes, kernel=(2, 5), strides=(2, stride), pads_begin=(0, 1), pads_end=(0, 2), bias=True,
+            seed=sizes[1],
         )  # fmt: skip
         arrays = case.arrays()
         with using_isa(isa):
@@ -88,9 +88,9 @@ def test_rows_apart_by_the_dilation(dtype, past, isa, request):
         dilation, kernel = int(rng.integers(2, 5)), int(rng.choice([2, 3, 4, 6]))
         size = 2 * dilation**2 + int(rng.integers(0, 40))
         case = Case(
-            groups=groups, ci=ci, co=co, batch=2, in_sizes=(2, size), kernel=(int(rng.integers(1, 4)), kernel), strides=(1, 1),
+            groups=groups, ci=ci, co=co, batch=2, in_sizes=(2, size), kernel=(int(rng.integers(1, 4)), kernel),
             dilations=(1, dilation), pads_begin=(0, int(rng.integers(0, 5))), pads_end=(0, int(rng.integers(0, 5))),
-            output_padding=(0, 0), data_format=rng.choice(["NXC", "NXC", "NCX"]).item(), dtype=dtype, seed=size,
+            data_format=rng.choice(["NXC", "NXC", "NCX"]).item(), dtype=dtype, seed=size,
         )  # fmt: skip
         arrays = case.arrays()
         with using_isa(isa):
@@ -109,10 +109,7 @@ def test_rows_apart_by_the_dilation(dtype, past, isa, request):
 def test_blocks_that_reach_beyond_the_row(size, non_temporal_stores):
     """Check blocks of equal size whose last one reaches past the end of the row. Non-temporal stores must write nothing
     there."""
-    case = Case(
-        groups=24, in_sizes=(size,), kernel=(5,), strides=(2,), dilations=(1,), pads_begin=(1,), pads_end=(2,),
-        output_padding=(0,), bias=True, seed=size,
-    )  # fmt: skip
+    case = Case(groups=24, in_sizes=(size,), kernel=5, strides=2, pads_begin=1, pads_end=2, bias=True, seed=size)
     arrays = case.arrays()
     for threads in (1, 2, 3, 4, 5):
         with convt.num_threads(threads):
@@ -160,7 +157,7 @@ def test_ends_that_skip_pixels(kernel, stride, groups, ci, co, isa):
     """Check that outputs at the ends of a row read no pixel outside the row. NaN surrounds the rows."""
     for width in (1, 2, 4, 9, 29, 60):
         case = Case(
-            groups=groups, ci=ci, co=co, in_sizes=(4, width), kernel=(5, kernel), strides=(1, stride), dilations=(1, 1),
+            groups=groups, ci=ci, co=co, in_sizes=(4, width), kernel=(5, kernel), strides=(1, stride),
             pads_begin=(1, width % 3), pads_end=(2, 0), output_padding=(0, stride - 1), seed=width,
         )  # fmt: skip
         arrays = case.arrays()
@@ -192,8 +189,7 @@ def test_groups_that_fill_vectors(groups, ci, co, dtype, isa):
         case = Case(
             dtype=dtype, groups=groups, ci=ci, co=co, in_sizes=(3, int(rng.integers(1, 40))), kernel=(3, kernel),
             strides=(1, stride), dilations=(1, dilation), pads_begin=(1, int(rng.integers(2))), pads_end=(1, 0),
-            output_padding=(0, 0), activation=rng.choice([None, "relu", "tanh"]), seed=kernel,
-            data_format=rng.choice(["NXC", "NXC", "NCX"]).item(),
+            activation=rng.choice([None, "relu", "tanh"]), seed=kernel, data_format=rng.choice(["NXC", "NXC", "NCX"]).item(),
         )  # fmt: skip
         arrays, results = case.arrays(), set()
         with using_isa(isa):
@@ -216,8 +212,8 @@ def test_rows_whose_weights_stay_in_registers(rows, dtype, isa):
         for channels in (16, 33, 112):
             case = Case(
                 dtype=dtype, groups=channels, in_sizes=(3, int(rng.choice([3, 4, 5, 6, 9, 23]))), kernel=(rows, kernel),
-                strides=(1, stride), dilations=(1, 1), pads_begin=(0, int(rng.integers(3))), pads_end=(0, int(rng.integers(3))),
-                output_padding=(0, 0), activation=rng.choice([None, "relu"]), seed=kernel,
+                strides=(1, stride), pads_begin=(0, int(rng.integers(3))), pads_end=(0, int(rng.integers(3))),
+                activation=rng.choice([None, "relu"]), seed=kernel,
             )  # fmt: skip
             if min(case.out_shape[1:]) < 1:
                 continue
@@ -302,8 +298,7 @@ def test_two_pixels_share_a_vector(kernel, stride, dilation, groups, ci, co, dty
     for width in (1, 2, 3, 7, 8, 9, 16, 31, 33, 48, 700):
         case = Case(
             groups=groups, ci=ci, co=co, in_sizes=(3, width), kernel=(5, kernel), strides=(1, stride), dilations=(1, dilation),
-            pads_begin=(2, width % 3), pads_end=(2, 0), output_padding=(0, 0), activation="relu" if width % 2 else None,
-            dtype=dtype, seed=width,
+            pads_begin=(2, width % 3), pads_end=(2, 0), activation="relu" if width % 2 else None, dtype=dtype, seed=width,
         )  # fmt: skip
         arrays = case.arrays()
         around = np.full((case.batch, 3, width + 2, groups * ci), np.nan, case.numpy_dtype)
@@ -322,8 +317,8 @@ def test_cells_of_one_group(ci, co, kernel, stride, isa):
     surrounds the data, and some channels are not contiguous."""
     for width, begin in itertools.product((1, 2, 9, 40), (0, 3, stride)):
         case = Case(
-            groups=1, ci=ci, co=co, in_sizes=(4, width), kernel=(3, kernel), strides=(1, stride), dilations=(1, 1),
-            pads_begin=(1, begin), pads_end=(1, width % 3), output_padding=(0, 0), seed=width,
+            groups=1, ci=ci, co=co, in_sizes=(4, width), kernel=(3, kernel), strides=(1, stride), pads_begin=(1, begin),
+            pads_end=(1, width % 3), seed=width,
         )  # fmt: skip
         arrays = case.arrays()
         for step in (1, 2):
@@ -342,8 +337,8 @@ def test_inputs_that_are_far_apart(groups, ci, co, dtype, isa):
     the data."""
     for width, stride in ((1, 2), (5, 2), (9, 1)):
         case = Case(
-            groups=groups, ci=ci, co=co, in_sizes=(2, width), kernel=(2, 3), strides=(1, stride), dilations=(1, 1),
-            pads_begin=(0, 1), pads_end=(1, 0), output_padding=(0, 0), dtype=dtype, seed=width,
+            groups=groups, ci=ci, co=co, in_sizes=(2, width), kernel=(2, 3), strides=(1, stride), pads_begin=(0, 1),
+            pads_end=(1, 0), dtype=dtype, seed=width,
         )  # fmt: skip
         arrays = case.arrays()
         for step in (1, 2):
@@ -441,8 +436,7 @@ def test_parts_of_a_row_that_end_beside_a_run(dtype, isa):
 
 
 def test_no_images_and_no_outputs():
-    case = Case(groups=3, batch=0, in_sizes=(4, 4), kernel=(3, 3), strides=(2, 2), dilations=(1, 1), pads_begin=(0, 0),
-                pads_end=(0, 0), output_padding=(0, 0))  # fmt: skip
+    case = Case(groups=3, batch=0, in_sizes=(4, 4), kernel=3, strides=2)
     for one in (case, replace(case, batch=1, in_sizes=(0, 4)), replace(case, batch=1, pads_begin=(9, 0))):
         arrays = one.arrays()
         one.check(run(one, *arrays, algorithm="depthwise"), *arrays)
@@ -532,8 +526,8 @@ def test_what_an_algorithm_does_not_do_has_no_schedule(algorithm):
 def test_long_filters(kernel, stride, dilation, co, isa):
     """Check long filters. Their runs share terms, and phases are cut together only if this does not make too many runs."""
     case = Case(
-        groups=5, co=co, in_sizes=(37,), kernel=(kernel,), strides=(stride,), dilations=(dilation,), pads_begin=(3,),
-        pads_end=(2,), output_padding=(0,), bias=True,
+        groups=5, co=co, in_sizes=(37,), kernel=(kernel,), strides=(stride,), dilations=(dilation,), pads_begin=3, pads_end=2,
+        bias=True,
     )  # fmt: skip
     arrays = case.arrays()
     with using_isa(isa):
@@ -544,10 +538,7 @@ def test_long_filters(kernel, stride, dilation, co, isa):
 @pytest.mark.parametrize("channels", [3, 6, 12])
 def test_cells_of_pixels_that_are_apart(channels, isa):
     """Check that outputs and inputs whose pixels are not adjacent in memory give the same bits as adjacent ones."""
-    case = Case(
-        groups=channels, in_sizes=(3, 21), kernel=(3, 4), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 1), pads_end=(0, 1),
-        output_padding=(0, 0), bias=True,
-    )  # fmt: skip
+    case = Case(groups=channels, in_sizes=(3, 21), kernel=(3, 4), strides=2, pads_begin=1, pads_end=(0, 1), bias=True)
     data, filter, bias = case.arrays(exact=False)
     with using_isa(isa):
         op = operator(case, filter, bias, algorithm="depthwise")

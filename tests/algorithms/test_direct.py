@@ -18,17 +18,12 @@ from convt.algorithms import clear_schedules, common
 from convt.algorithms.direct import cost, schedule
 
 VIEWS = {
-    "whole": (slice(None),) * 4,
-    "every second row": (slice(None), slice(None, None, 2)),
-    "every second pixel": (slice(None), slice(None), slice(None, None, 2)),
-    "every second image": (slice(None, None, 2),),
-    "some channels": (..., slice(1, -1)),
-    "pixels backwards": (slice(None), slice(None), slice(None, None, -1)),
-    "all backwards": (slice(None, None, -1),) * 3,
-    "one pixel": (slice(None), slice(2, 3), slice(1, 2)),
-    "one column": (slice(None), slice(None), slice(1, 2)),
-    "one image": (slice(1, 2),),
-}
+    "whole": (slice(None),) * 4, "every second row": (slice(None), slice(None, None, 2)),
+    "every second pixel": (slice(None), slice(None), slice(None, None, 2)), "every second image": (slice(None, None, 2),),
+    "some channels": (..., slice(1, -1)), "pixels backwards": (slice(None), slice(None), slice(None, None, -1)),
+    "all backwards": (slice(None, None, -1),) * 3, "one pixel": (slice(None), slice(2, 3), slice(1, 2)),
+    "one column": (slice(None), slice(None), slice(1, 2)), "one image": (slice(1, 2),),
+}  # fmt: skip
 
 
 @each_isa
@@ -194,18 +189,13 @@ def test_rows_that_lie_in_the_input_take_no_workspace():
 # outside the input. The cases have one row block and several, depth chunks packed at once and separately, one chunk and several
 # per tap, and cut edges.
 SMALL_IMAGES = {
-    "pose": (1, (8, 6), 300, 40, 4, 2, (1, 1), 1),
-    "odd kernel": (3, (4, 4), 128, 64, 5, 2, (2, 2), 1),
-    "two taps of four": (2, (2, 2), 512, 33, 4, 2, (1, 1), 1),
-    "one pixel": (2, (1, 1), 260, 64, 4, 2, (1, 1), 1),
-    "stride 1": (9, (5, 3), 100, 20, 3, 1, (1, 1), 1),
-    "many images": (4, (4, 4), 513, 18, 4, 2, (1, 1), 1),
-    "1-D": (2, (4,), 257, 70, 8, 2, (3, 2), 1),
-    "3-D": (1, (3, 2, 2), 130, 17, 3, 2, (1, 0), 1),
-    "groups": (2, (4, 4), 256, 64, 4, 2, (1, 1), 2),
-    "kernel beyond the image": (1, (3, 3), 301, 8, 9, 1, (4, 4), 1),
+    "pose": (1, (8, 6), 300, 40, 4, 2, (1, 1), 1), "odd kernel": (3, (4, 4), 128, 64, 5, 2, (2, 2), 1),
+    "two taps of four": (2, (2, 2), 512, 33, 4, 2, (1, 1), 1), "one pixel": (2, (1, 1), 260, 64, 4, 2, (1, 1), 1),
+    "stride 1": (9, (5, 3), 100, 20, 3, 1, (1, 1), 1), "many images": (4, (4, 4), 513, 18, 4, 2, (1, 1), 1),
+    "1-D": (2, (4,), 257, 70, 8, 2, (3, 2), 1), "3-D": (1, (3, 2, 2), 130, 17, 3, 2, (1, 0), 1),
+    "groups": (2, (4, 4), 256, 64, 4, 2, (1, 1), 2), "kernel beyond the image": (1, (3, 3), 301, 8, 9, 1, (4, 4), 1),
     "uneven pads": (1, (4, 4), 128, 34, 5, 2, (3, 0), 1),
-}
+}  # fmt: skip
 
 
 @each_isa
@@ -278,22 +268,15 @@ def test_windows_that_cut_phases(co, split, merge, dtype, isa, monkeypatch):
 # adjacent in memory, or that are not because of dilation, of several groups or of the first axis. The depth is one chunk,
 # chunks of several taps, or parts of a tap. Blocks lie inside an image, at its ends, and across images.
 WINDOWS = {
-    "one chunk": (1, (500,), 16, 24, 4, 2, 1, (1, 1), 1),
-    "several chunks": (1, (400,), 96, 40, 8, 2, 1, (3, 3), 1),
+    "one chunk": (1, (500,), 16, 24, 4, 2, 1, (1, 1), 1), "several chunks": (1, (400,), 96, 40, 8, 2, 1, (3, 3), 1),
     "chunks that end within taps": (1, (330,), 100, 20, 6, 2, 1, (2, 1), 1),
-    "chunks within a tap": (1, (300,), 514, 10, 4, 2, 1, (1, 1), 1),
-    "unlike phases": (1, (450,), 32, 18, 5, 2, 1, (2, 1), 1),
-    "stride 1": (2, (317,), 34, 34, 3, 1, 1, (1, 1), 1),
-    "images": (7, (61,), 64, 20, 6, 2, 1, (2, 2), 1),
-    "no pads": (3, (200,), 48, 16, 5, 1, 1, (0, 0), 1),
-    "cut beyond the border taps": (2, (400,), 20, 32, 4, 2, 1, (9, 160), 1),
-    "dilated": (1, (390,), 130, 24, 3, 1, 3, (3, 3), 1),
-    "dilated and strided": (2, (301,), 66, 24, 4, 2, 3, (4, 4), 1),
-    "groups": (1, (350,), 132, 66, 4, 2, 1, (1, 1), 3),
-    "first axis": (1, (9, 150), 260, 20, (4, 1), (2, 1), 1, (1, 0), 1),
-    "last axis": (1, (4, 311), 64, 20, (1, 4), (1, 2), 1, (0, 1), 1),
-    "both axes": (1, (5, 301), 40, 20, 3, 1, 1, (1, 1), 1),
-}
+    "chunks within a tap": (1, (300,), 514, 10, 4, 2, 1, (1, 1), 1), "unlike phases": (1, (450,), 32, 18, 5, 2, 1, (2, 1), 1),
+    "stride 1": (2, (317,), 34, 34, 3, 1, 1, (1, 1), 1), "images": (7, (61,), 64, 20, 6, 2, 1, (2, 2), 1),
+    "no pads": (3, (200,), 48, 16, 5, 1, 1, (0, 0), 1), "cut beyond the border taps": (2, (400,), 20, 32, 4, 2, 1, (9, 160), 1),
+    "dilated": (1, (390,), 130, 24, 3, 1, 3, (3, 3), 1), "dilated and strided": (2, (301,), 66, 24, 4, 2, 3, (4, 4), 1),
+    "groups": (1, (350,), 132, 66, 4, 2, 1, (1, 1), 3), "first axis": (1, (9, 150), 260, 20, (4, 1), (2, 1), 1, (1, 0), 1),
+    "last axis": (1, (4, 311), 64, 20, (1, 4), (1, 2), 1, (0, 1), 1), "both axes": (1, (5, 301), 40, 20, 3, 1, 1, (1, 1), 1),
+}  # fmt: skip
 ROWS = {
     "every second pixel": (slice(None), ..., slice(None, None, 2), slice(None)),
     "some channels": (..., slice(1, -1)),

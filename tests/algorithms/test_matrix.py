@@ -227,8 +227,7 @@ each_value = pytest.mark.parametrize("value", OUTSIDE)
 def test_data_at_its_bounds(place, data_format, value):
     """Check a number at a limit at any place. In range the matrix unit computes it. Out of range each call has the bits of
     direct."""
-    case = Case(batch=2, ci=40, co=33, in_sizes=(6, 9), kernel=(3, 3), strides=(2, 1), dilations=(1, 1), pads_begin=(1, 0),
-                pads_end=(0, 0), output_padding=(0, 0), data_format=data_format)  # fmt: skip
+    case = Case(batch=2, ci=40, co=33, in_sizes=(6, 9), kernel=3, strides=(2, 1), pads_begin=(1, 0), data_format=data_format)
     data, filter, bias = case.arrays(exact=False)
     number, fits = OUTSIDE[value]
     data.reshape(-1)[place] = number
@@ -254,7 +253,7 @@ def test_data_at_its_bounds(place, data_format, value):
 def test_weights_at_their_bounds(value, place):
     """Check that a filter out of range makes the plan use direct, with a note. One-shot calls depend on their own filter
     only."""
-    case = Case(ci=40, co=33, in_sizes=(20,), kernel=(4,), strides=(2,))
+    case = Case(ci=40, co=33, in_sizes=(20,), kernel=4, strides=2)
     data, filter, bias = case.arrays(exact=False)
     good = run(case, data, filter, bias, algorithm="matrix").tobytes()
     number, fits = OUTSIDE[value]
@@ -274,7 +273,7 @@ def test_weights_at_their_bounds(value, place):
 
 def test_a_one_shot_call_does_not_depend_on_the_filter_of_the_first():
     """Check that a filter out of range in the first one-shot call does not change how later calls are computed."""
-    case = Case(ci=41, co=31, in_sizes=(21,), kernel=(4,), strides=(3,))
+    case = Case(ci=41, co=31, in_sizes=(21,), kernel=4, strides=3)
     data, filter, bias = case.arrays(exact=False)
     want = operator(case, filter, bias, algorithm="matrix")(data)
     spoilt = filter.copy()
@@ -356,8 +355,7 @@ def test_weights_in_every_order(phases, ci, dtype):
     """Check that equal weights in any memory order give equal exact sums of small integers."""
     co, kernel, strides = PHASES[phases]
     case = Case(
-        dtype=dtype, batch=2, ci=ci, co=co, in_sizes=(5, 4), kernel=kernel, strides=strides, dilations=(1, 1),
-        pads_begin=(1, 0), pads_end=(0, 1), output_padding=(0, 0),
+        dtype=dtype, batch=2, ci=ci, co=co, in_sizes=(5, 4), kernel=kernel, strides=strides, pads_begin=(1, 0), pads_end=(0, 1),
     )  # fmt: skip
     data, _, bias = case.arrays()
     groups_first = np.random.default_rng(1).integers(-3, 4, (1, ci, co, *kernel)).astype(case.numpy_dtype)

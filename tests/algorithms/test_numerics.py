@@ -54,18 +54,10 @@ def line(ci=1, co=1, n=1, **more):
 # for depthwise.
 SUMS = {
     "channels": (line(ci=4096, co=3, n=2), "auto"),
-    "taps": (
-        Case(
-            in_sizes=(64, 64), kernel=(64, 64), strides=(1, 1), dilations=(1, 1), pads_begin=(63, 63), pads_end=(63, 63),
-            output_padding=(0, 0), bias=False,
-        ),
-        "auto",
-    ),
-    "both": (Case(ci=64, co=2, in_sizes=(64,), kernel=(64,), pads_begin=(63,), pads_end=(63,), bias=False), "auto"),
-    "scatter": (Case(ci=64, co=2, in_sizes=(64,), kernel=(64,), pads_begin=(63,), pads_end=(63,), bias=False), "scatter"),
-    "depthwise": (
-        Case(groups=3, in_sizes=(4096,), kernel=(4096,), pads_begin=(4095,), pads_end=(4095,), bias=False), "depthwise",
-    ),
+    "taps": (Case(in_sizes=(64, 64), kernel=64, pads_begin=63, pads_end=63, bias=False), "auto"),
+    "both": (Case(ci=64, co=2, in_sizes=(64,), kernel=64, pads_begin=63, pads_end=63, bias=False), "auto"),
+    "scatter": (Case(ci=64, co=2, in_sizes=(64,), kernel=64, pads_begin=63, pads_end=63, bias=False), "scatter"),
+    "depthwise": (Case(groups=3, in_sizes=(4096,), kernel=4096, pads_begin=4095, pads_end=4095, bias=False), "depthwise"),
 }  # fmt: skip
 each_sum = pytest.mark.parametrize("case, algorithm", SUMS.values(), ids=SUMS)
 
@@ -105,9 +97,7 @@ def test_halves_round_once(dtype, isa, algorithm, activation):
     even."""
     top = 255 if dtype == "bfloat16" else 100
     for shape in ({"groups": 5, "ci": 12, "co": 1}, {"ci": 16, "co": 21}):
-        case = Case(
-            **shape, dtype=dtype, in_sizes=(11,), kernel=(3,), strides=(2,), pads_begin=(1,), activation=activation, batch=2
-        )
+        case = Case(**shape, dtype=dtype, in_sizes=(11,), kernel=3, strides=2, pads_begin=1, activation=activation, batch=2)
         rng = np.random.default_rng(0)
         data, filter, bias = (rng.integers(-top, top + 1, a.shape).astype(a.dtype) for a in case.arrays())
         with using_isa(isa):
@@ -177,12 +167,9 @@ def test_one_bad_element_is_seen_wherever_it_is(memory, dtype, isa):
 @pytest.mark.parametrize("which", ["data", "filter", "bias", "all"])
 @settings(max_examples=200)
 @given(
-    case=cases(),
-    algorithm=st.sampled_from(["auto", *ALGORITHMS]),
-    isa=st.sampled_from(ISAS),
-    places=st.lists(st.integers(0, 2**20), min_size=1, max_size=3),
-    values=st.lists(_BAD, min_size=3, max_size=3),
-)
+    case=cases(), algorithm=st.sampled_from(["auto", *ALGORITHMS]), isa=st.sampled_from(ISAS),
+    places=st.lists(st.integers(0, 2**20), min_size=1, max_size=3), values=st.lists(_BAD, min_size=3, max_size=3),
+)  # fmt: skip
 def test_nan_and_inf_reach_exactly_the_outputs_whose_sums_contain_them(which, case, algorithm, isa, places, values):
     arrays = dict(zip(("data", "filter", "bias"), case.arrays(), strict=True))
     for name, array in arrays.items():
@@ -237,7 +224,7 @@ def test_nan_in_one_image_and_one_group_stays_there(dtype):
 def test_denormals_survive(dtype, algorithm, isa):
     info = np.finfo(DTYPES[dtype][0])
     layout = "NCX" if algorithm in NCX_ONLY else "NXC"
-    case = Case(dtype=dtype, groups=3, ci=2, co=2, in_sizes=(21,), kernel=(2,), bias=False, data_format=layout)
+    case = Case(dtype=dtype, groups=3, ci=2, co=2, in_sizes=(21,), kernel=2, bias=False, data_format=layout)
     data, filter, _ = case.arrays()
     filter[...] = 1
     data = (np.abs(data) * info.smallest_subnormal).astype(data.dtype)
@@ -358,7 +345,7 @@ def test_activation_parameters_reach_the_kernel(dtype, isa):
 def test_activation_and_bias_where_no_product_reaches(activation, dtype):
     """Check that pixels between the strides and past the end are act(bias) for any bias, without a warning."""
     bias = np.array([1.5, -2, 0, np.inf, -np.inf, np.nan, 1e4], DTYPES[dtype][0])
-    case = Case(dtype=dtype, ci=2, co=7, in_sizes=(3,), kernel=(2,), strides=(4,), output_padding=(9,), activation=activation)
+    case = Case(dtype=dtype, ci=2, co=7, in_sizes=(3,), kernel=2, strides=4, output_padding=9, activation=activation)
     data, filter, _ = case.arrays()
     got = run(case, data, filter, bias)
     want = activate(activation, bias.astype(np.float64)).astype(bias.dtype).astype(np.float64)
@@ -452,12 +439,9 @@ def one_that_does(case, algorithm):
 @pytest.mark.parametrize("which", ["data", "filter", "bias", "all"])
 @settings(max_examples=40)
 @given(
-    case=cases(dtypes=("float32", "bfloat16")),
-    choice=st.sampled_from(CHOICES),
-    isa=st.sampled_from(ISAS),
-    places=st.lists(st.integers(0, 2**20), min_size=1, max_size=3),
-    values=st.lists(_BAD, min_size=3, max_size=3),
-)
+    case=cases(dtypes=("float32", "bfloat16")), choice=st.sampled_from(CHOICES), isa=st.sampled_from(ISAS),
+    places=st.lists(st.integers(0, 2**20), min_size=1, max_size=3), values=st.lists(_BAD, min_size=3, max_size=3),
+)  # fmt: skip
 def test_nan_and_inf_reach_exactly_the_same_outputs_at_less_precision(which, case, choice, isa, places, values):
     algorithm, precision = choice
     case = one_that_does(case, algorithm)
@@ -476,18 +460,9 @@ def test_nan_and_inf_reach_exactly_the_same_outputs_at_less_precision(which, cas
 
 # Long kernels for winograd, and kernels as long as the stride, with enough channels for every unit.
 WIDE = {
-    "overlapping": Case(
-        ci=70, co=40, in_sizes=(6, 7), kernel=(4, 3), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 0), pads_end=(0, 1),
-        output_padding=(0, 0),
-    ),
-    "apart": Case(
-        ci=100, co=40, in_sizes=(6, 7), kernel=(2, 2), strides=(2, 2), dilations=(1, 1), pads_begin=(0, 0), pads_end=(0, 0),
-        output_padding=(0, 0), data_format="NCX",
-    ),
-    "few": Case(
-        ci=70, co=3, in_sizes=(6, 7), kernel=(5, 5), strides=(2, 2), dilations=(1, 1), pads_begin=(2, 1), pads_end=(1, 2),
-        output_padding=(0, 0),
-    ),
+    "overlapping": Case(ci=70, co=40, in_sizes=(6, 7), kernel=(4, 3), strides=2, pads_begin=(1, 0), pads_end=(0, 1)),
+    "apart": Case(ci=100, co=40, in_sizes=(6, 7), kernel=2, strides=2, data_format="NCX"),
+    "few": Case(ci=70, co=3, in_sizes=(6, 7), kernel=5, strides=2, pads_begin=(2, 1), pads_end=(1, 2)),
 }  # fmt: skip
 each_wide_case = pytest.mark.parametrize("case", WIDE.values(), ids=WIDE)
 
@@ -557,7 +532,7 @@ def test_halves_overflow_in_the_last_rounding_alone(layout, dtype, algorithm, is
     top = float(ml_dtypes.finfo(DTYPES[dtype][0]).max)
     weights = np.array([[1, 1], [1, -0.5], [-1, -1], [0.5, 0.25], [-0.75, -0.5], [1, -1], [0.5, 0.4375]]) * top * 0.75
     case = one_that_does(
-        Case(dtype=dtype, groups=5, ci=2, co=7, in_sizes=(21,), kernel=(3,), strides=(2,), bias=False, data_format=layout),
+        Case(dtype=dtype, groups=5, ci=2, co=7, in_sizes=(21,), kernel=3, strides=2, bias=False, data_format=layout),
         algorithm,
     )
     data, filter, _ = case.arrays()

@@ -20,35 +20,26 @@ from convt.algorithms.turned.schedule import accepts as turned_accepts
 
 IMAGES = {
     "image": Case(
-        data_format="NCX", batch=3, ci=21, co=19, in_sizes=(13, 17), kernel=(4, 4), strides=(2, 2), dilations=(1, 1),
-        pads_begin=(1, 1), pads_end=(1, 2), output_padding=(0, 0), activation="relu",
+        data_format="NCX", batch=3, ci=21, co=19, in_sizes=(13, 17), kernel=4, strides=2, pads_begin=1, pads_end=(1, 2),
+        activation="relu",
     ),
-    "one tap": Case(
-        data_format="NCX", batch=2, ci=40, co=24, in_sizes=(9, 33), kernel=(2, 2), strides=(2, 2), dilations=(1, 1),
-        pads_begin=(0, 0), pads_end=(0, 0), output_padding=(0, 0),
-    ),
-    "one pixel each": Case(
-        data_format="NCX", batch=2, ci=37, co=26, in_sizes=(9, 19), kernel=(1, 1), strides=(1, 1), dilations=(1, 1),
-        pads_begin=(0, 0), pads_end=(0, 0), output_padding=(0, 0),
-    ),
+    "one tap": Case(data_format="NCX", batch=2, ci=40, co=24, in_sizes=(9, 33), kernel=2, strides=2),
+    "one pixel each": Case(data_format="NCX", batch=2, ci=37, co=26, in_sizes=(9, 19)),
     "uneven phases": Case(
-        data_format="NCX", batch=1, ci=6, co=5, in_sizes=(11, 50), kernel=(3, 5), strides=(2, 3), dilations=(1, 1),
-        pads_begin=(1, 2), pads_end=(0, 1), output_padding=(1, 0), activation=("leaky_relu", 0.25),
+        data_format="NCX", batch=1, ci=6, co=5, in_sizes=(11, 50), kernel=(3, 5), strides=(2, 3), pads_begin=(1, 2),
+        pads_end=(0, 1), output_padding=(1, 0), activation=("leaky_relu", 0.25),
     ),
-    "depthwise": Case(
-        data_format="NCX", batch=2, groups=9, in_sizes=(12, 37), kernel=(4, 4), strides=(2, 2), dilations=(1, 1),
-        pads_begin=(1, 1), pads_end=(1, 1), output_padding=(0, 0),
-    ),
+    "depthwise": Case(data_format="NCX", batch=2, groups=9, in_sizes=(12, 37), kernel=4, strides=2, pads_begin=1, pads_end=1),
     "dilated": Case(
-        data_format="NCX", batch=2, groups=2, ci=5, co=7, in_sizes=(10, 21), kernel=(3, 3), strides=(1, 2), dilations=(2, 3),
+        data_format="NCX", batch=2, groups=2, ci=5, co=7, in_sizes=(10, 21), kernel=3, strides=(1, 2), dilations=(2, 3),
         pads_begin=(2, 3), pads_end=(2, 0), output_padding=(0, 1),
     ),
-    "sound": Case(data_format="NCX", ci=24, co=3, in_sizes=(700,), kernel=(16,), strides=(8,), pads_begin=(4,), pads_end=(4,)),
+    "sound": Case(data_format="NCX", ci=24, co=3, in_sizes=(700,), kernel=16, strides=8, pads_begin=4, pads_end=4),
     # On AMX the second of two tiles begins at row 24 of 48.
-    "tiles of three channels": Case(data_format="NCX", ci=40, co=6, in_sizes=(20,), kernel=(8,), strides=(8,), pads_begin=(3,)),
+    "tiles of three channels": Case(data_format="NCX", ci=40, co=6, in_sizes=(20,), kernel=8, strides=8, pads_begin=3),
     "volume": Case(
-        data_format="NCX", batch=2, ci=9, co=8, in_sizes=(5, 6, 7), kernel=(3, 3, 3), strides=(2, 2, 2), dilations=(1, 1, 1),
-        pads_begin=(1, 1, 1), pads_end=(1, 1, 1), output_padding=(1, 1, 1),
+        data_format="NCX", batch=2, ci=9, co=8, in_sizes=(5, 6, 7), kernel=3, strides=2, pads_begin=1, pads_end=1,
+        output_padding=1,
     ),
 }  # fmt: skip
 
@@ -252,7 +243,7 @@ def test_turned_keeps_nan_and_inf_from_phases_without_the_tap(kernel, stride, di
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_blocks_that_would_be_widened_of_no_input(dtype, algorithm):
     """Check blocks of an empty axis, whose outputs exist because of output_padding and are the bias."""
-    case = Case(dtype=dtype, in_sizes=(0,), kernel=(2,), output_padding=(3,))
+    case = Case(dtype=dtype, in_sizes=(0,), kernel=2, output_padding=3)
     arrays = case.arrays()
     try:
         got = run(case, *arrays, algorithm=algorithm)
@@ -269,7 +260,7 @@ def test_blocks_that_would_be_widened_of_no_input(dtype, algorithm):
 def test_depthwise_in_blocks_keeps_nan_and_inf_of_the_filter(bad, data_format, dtype, isa):
     """Check NaN and infinity in the filter, which must not be multiplied by the zeros outside the input, at each of several
     calls."""
-    case = Case(dtype=dtype, ci=2, co=2, in_sizes=(17,), kernel=(3,), data_format=data_format)
+    case = Case(dtype=dtype, ci=2, co=2, in_sizes=(17,), kernel=3, data_format=data_format)
     data, filter, bias = case.arrays()
     spoilt = filter.copy()
     spoilt[1, 0, 1] = bad

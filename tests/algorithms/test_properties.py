@@ -213,8 +213,8 @@ def test_every_channel_count_around_the_vectors(channels):
     for dtype in DTYPES:
         for ci, co, groups in ((5, channels, 1), (channels, 3, 1), (1, 1, channels)):
             case = Case(
-                dtype=dtype, groups=groups, ci=ci, co=co, in_sizes=(3, 5), kernel=(3, 3), strides=(2, 1), dilations=(1, 1),
-                pads_begin=(1, 1), pads_end=(0, 1), output_padding=(0, 0), seed=channels,
+                dtype=dtype, groups=groups, ci=ci, co=co, in_sizes=(3, 5), kernel=3, strides=(2, 1), pads_begin=1,
+                pads_end=(0, 1), seed=channels,
             )  # fmt: skip
             arrays = case.arrays()
             for isa in ISAS:
@@ -223,23 +223,14 @@ def test_every_channel_count_around_the_vectors(channels):
 
 
 LARGE = {
-    "image": Case(
-        batch=2, ci=48, co=40, in_sizes=(33, 29), kernel=(4, 4), strides=(2, 2), pads_begin=(1, 1), pads_end=(1, 1),
-        dilations=(1, 1), output_padding=(0, 0),
-    ),
-    "narrow": Case(
-        ci=3, co=3, in_sizes=(120, 130), kernel=(9, 9), strides=(3, 3), dilations=(1, 1), pads_begin=(4, 3), pads_end=(3, 4),
-        output_padding=(0, 0),
-    ),
-    "sound": Case(ci=128, co=64, in_sizes=(500,), kernel=(16,), strides=(8,), pads_begin=(4,), pads_end=(4,)),
+    "image": Case(batch=2, ci=48, co=40, in_sizes=(33, 29), kernel=4, strides=2, pads_begin=1, pads_end=1),
+    "narrow": Case(ci=3, co=3, in_sizes=(120, 130), kernel=9, strides=3, pads_begin=(4, 3), pads_end=(3, 4)),
+    "sound": Case(ci=128, co=64, in_sizes=(500,), kernel=16, strides=8, pads_begin=4, pads_end=4),
     "dilated": Case(
-        groups=2, ci=40, co=33, in_sizes=(14, 10, 9), kernel=(3, 3, 3), strides=(1, 2, 1), dilations=(2, 1, 3),
-        pads_begin=(2, 1, 3), pads_end=(2, 0, 3), output_padding=(0, 1, 0),
+        groups=2, ci=40, co=33, in_sizes=(14, 10, 9), kernel=3, strides=(1, 2, 1), dilations=(2, 1, 3), pads_begin=(2, 1, 3),
+        pads_end=(2, 0, 3), output_padding=(0, 1, 0),
     ),
-    "depthwise": Case(
-        groups=520, in_sizes=(11, 13), kernel=(5, 5), strides=(2, 2), dilations=(1, 1), pads_begin=(2, 2),
-        pads_end=(2, 2), output_padding=(1, 1),
-    ),
+    "depthwise": Case(groups=520, in_sizes=(11, 13), kernel=5, strides=2, pads_begin=2, pads_end=2, output_padding=1),
 }  # fmt: skip
 
 
@@ -278,7 +269,7 @@ def test_nothing_to_sum_is_zero_plus_bias(backend, groups, ci, co, in_sizes):
     rank = len(in_sizes)
     case = Case(
         batch=2, groups=groups, ci=ci, co=co, in_sizes=in_sizes, kernel=(3,) * rank, strides=(2,) * rank,
-        dilations=(1,) * rank, pads_begin=(0,) * rank, pads_end=(0,) * rank, output_padding=(4,) * rank, activation="relu",
+        output_padding=(4,) * rank, activation="relu",
     )  # fmt: skip
     arrays = case.arrays()
     got = run(case, *arrays, backend=backend)
@@ -293,7 +284,7 @@ def test_many_axes(rank):
     """Check many axes of size 1 around two axes of other sizes."""
     case = Case(
         ci=3, co=5, in_sizes=(1,) * (rank - 2) + (3, 4), kernel=(1,) * (rank - 2) + (3, 2), strides=(3,) * (rank - 2) + (2, 1),
-        dilations=(1,) * rank, pads_begin=(0,) * rank, pads_end=(0,) * (rank - 1) + (1,), output_padding=(0,) * rank,
+        pads_end=(0,) * (rank - 1) + (1,),
     )  # fmt: skip
     arrays = case.arrays()
     case.check(run(case, *arrays), *arrays)

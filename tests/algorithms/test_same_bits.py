@@ -31,8 +31,8 @@ def random_case(seed):
     return Case(
         dtype=pick("float32", "float32", "float32", *DTYPES), batch=pick(1, 1, 2, 5), groups=groups, ci=pick(1, 3, 16, 64, 200),
         co=pick(1, 2, 8, 40, 128), in_sizes=draw(1, (40, 10, 5)[rank - 1]), kernel=kernel, strides=draw(1, 4),
-        dilations=dilations, pads_begin=pads, pads_end=pads, output_padding=(0,) * rank, bias=bool(rng.integers(2)),
-        data_format="NCX", filter_format="IOX", seed=seed,
+        dilations=dilations, pads_begin=pads, pads_end=pads, bias=bool(rng.integers(2)), data_format="NCX", filter_format="IOX",
+        seed=seed,
     )  # fmt: skip
 
 
@@ -84,8 +84,7 @@ def test_a_function_and_an_operator_of_one_algorithm(case):
 def test_a_filter_with_repeated_elements_with_out_and_without(axis):
     """Check a filter that is the same for all in-channels or all out-channels. It is copied, in the order that is multiplied
     in place."""
-    case = Case(ci=64, co=40, in_sizes=(3, 3), kernel=(3, 3), strides=(2, 2), dilations=(1, 1), pads_begin=(0, 0),
-                pads_end=(0, 0), output_padding=(0, 0), data_format="NCX", filter_format="IOX")  # fmt: skip
+    case = Case(ci=64, co=40, in_sizes=(3, 3), kernel=3, strides=2, data_format="NCX", filter_format="IOX")
     data, whole, bias = case.arrays(exact=False)
     memory = whole.reshape(-1).copy()
     steps = [step * (n != axis) for n, step in enumerate(whole.strides)]

@@ -43,44 +43,26 @@ each_format = pytest.mark.parametrize("data_format", DATA_FORMATS)
 
 PROBLEMS = {
     "rows that share pixels": Case(
-        batch=2, ci=40, co=3, in_sizes=(37, 21), kernel=(5, 4), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 0),
-        pads_end=(0, 2), output_padding=(1, 0),
+        batch=2, ci=40, co=3, in_sizes=(37, 21), kernel=(5, 4), strides=2, pads_begin=(1, 0), pads_end=(0, 2),
+        output_padding=(1, 0),
     ),
-    "one channel": Case(
-        ci=56, in_sizes=(20, 70), kernel=(9, 9), strides=(3, 3), dilations=(1, 1), pads_begin=(4, 4), pads_end=(4, 4),
-        output_padding=(2, 2),
-    ),
-    "dilated rows": Case(
-        ci=33, co=2, in_sizes=(23, 18), kernel=(3, 3), strides=(2, 1), dilations=(3, 1), pads_begin=(2, 1), pads_end=(0, 0),
-        output_padding=(0, 0),
-    ),
+    "one channel": Case(ci=56, in_sizes=(20, 70), kernel=9, strides=3, pads_begin=4, pads_end=4, output_padding=2),
+    "dilated rows": Case(ci=33, co=2, in_sizes=(23, 18), kernel=3, strides=(2, 1), dilations=(3, 1), pads_begin=(2, 1)),
     "volume": Case(
-        batch=2, ci=34, co=2, in_sizes=(5, 19, 9), kernel=(3, 3, 3), strides=(2, 2, 2), dilations=(1, 1, 1),
-        pads_begin=(1, 1, 1), pads_end=(0, 1, 1), output_padding=(1, 1, 1),
+        batch=2, ci=34, co=2, in_sizes=(5, 19, 9), kernel=3, strides=2, pads_begin=1, pads_end=(0, 1, 1), output_padding=1,
     ),
-    "groups": Case(
-        groups=3, ci=40, co=2, in_sizes=(18, 30), kernel=(4, 5), strides=(2, 4), dilations=(1, 1), pads_begin=(1, 1),
-        pads_end=(1, 1), output_padding=(0, 0),
-    ),
-    "deep": Case(ci=300, co=2, in_sizes=(370,), kernel=(16,), strides=(8,), pads_begin=(3,), bias=False),
-    "deep rows": Case(
-        ci=520, co=1, in_sizes=(18, 13), kernel=(3, 2), strides=(1, 1), dilations=(1, 1), pads_begin=(1, 0),
-        pads_end=(1, 0), output_padding=(0, 0),
-    ),
-    "few in-channels": Case(
-        ci=5, co=5, in_sizes=(19, 40), kernel=(5, 3), strides=(2, 1), dilations=(1, 1), pads_begin=(0, 0), pads_end=(0, 0),
-        output_padding=(0, 0),
-    ),
+    "groups": Case(groups=3, ci=40, co=2, in_sizes=(18, 30), kernel=(4, 5), strides=(2, 4), pads_begin=1, pads_end=1),
+    "deep": Case(ci=300, co=2, in_sizes=(370,), kernel=16, strides=8, pads_begin=3, bias=False),
+    "deep rows": Case(ci=520, co=1, in_sizes=(18, 13), kernel=(3, 2), pads_begin=(1, 0), pads_end=(1, 0)),
+    "few in-channels": Case(ci=5, co=5, in_sizes=(19, 40), kernel=(5, 3), strides=(2, 1)),
     "small images": Case(
-        batch=7, ci=40, co=2, in_sizes=(4, 5), kernel=(3, 4), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 1),
-        pads_end=(1, 1), output_padding=(1, 0),
+        batch=7, ci=40, co=2, in_sizes=(4, 5), kernel=(3, 4), strides=2, pads_begin=1, pads_end=1, output_padding=(1, 0),
     ),
     # The window shows no output that the input's only row reaches, so the workspace has no room for products.
     "rows of no taps": Case(
-        ci=3, co=2, in_sizes=(1, 6), kernel=(1, 2), strides=(2, 1), dilations=(1, 1), pads_begin=(1, 0), pads_end=(0, 0),
-        output_padding=(1, 0),
+        ci=3, co=2, in_sizes=(1, 6), kernel=(1, 2), strides=(2, 1), pads_begin=(1, 0), output_padding=(1, 0),
     ),
-    "lanes of a vector and more": Case(ci=64, co=5, in_sizes=(100,), kernel=(11,), strides=(4,)),
+    "lanes of a vector and more": Case(ci=64, co=5, in_sizes=(100,), kernel=11, strides=4),
 }  # fmt: skip
 each_problem = pytest.mark.parametrize("case", PROBLEMS.values(), ids=PROBLEMS)
 each_name = pytest.mark.parametrize("name", ["scatter", pytest.param("matrix_scatter", marks=needs_amx)])
@@ -174,10 +156,7 @@ def test_planes_of_few_columns_are_read_as_they_are_multiplied():
     """Check up to eight columns with any number of channels, and rows of all lengths, whose last vector ends with the plane."""
     rng = np.random.default_rng(0)
     for co, ci, width in itertools.product(range(1, 5), (1, 2, 3, 5, 24), (1, 7, 8, 31, 64, 100)):
-        case = Case(
-            ci=ci, co=co, in_sizes=(3, width), kernel=(1, 2), strides=(1, 2), dilations=(1, 1), pads_begin=(0, 0),
-            pads_end=(0, 0), output_padding=(0, 0), data_format="NCX",
-        )  # fmt: skip
+        case = Case(ci=ci, co=co, in_sizes=(3, width), kernel=(1, 2), strides=(1, 2), data_format="NCX")
         data, filter, bias = case.arrays()
         whole = np.full((*data.shape[:-1], width + rng.integers(1, 9)), np.nan, data.dtype)
         whole[..., :width] = data
@@ -203,39 +182,20 @@ def test_nothing_but_the_result_is_read_or_written(memory, case, name):
 
 
 JOINED = {
-    "a kernel as long as its stride": Case(
-        batch=2, ci=24, in_sizes=(9, 44), kernel=(2, 2), strides=(2, 2), dilations=(1, 1), pads_begin=(0, 0), pads_end=(0, 0),
-        output_padding=(0, 0),
-    ),
-    "cut by the window": Case(
-        batch=3, ci=7, co=5, in_sizes=(11, 19), kernel=(2, 2), strides=(2, 2), dilations=(1, 1), pads_begin=(3, 1),
-        pads_end=(1, 5), output_padding=(0, 0),
-    ),
-    "gaps between outputs": Case(
-        batch=2, ci=3, co=2, in_sizes=(7, 40), kernel=(2, 1), strides=(3, 2), dilations=(1, 1), pads_begin=(0, 0),
-        pads_end=(0, 0), output_padding=(2, 1),
-    ),
-    "short rows": Case(
-        batch=5, ci=65, co=2, in_sizes=(4, 3), kernel=(3, 3), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 1),
-        pads_end=(1, 1), output_padding=(1, 1),
-    ),
-    "pixels": Case(
-        batch=19, ci=40, co=4, in_sizes=(1, 1), kernel=(3, 2), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 0),
-        pads_end=(0, 0), output_padding=(0, 0),
-    ),
+    "a kernel as long as its stride": Case(batch=2, ci=24, in_sizes=(9, 44), kernel=2, strides=2),
+    "cut by the window": Case(batch=3, ci=7, co=5, in_sizes=(11, 19), kernel=2, strides=2, pads_begin=(3, 1), pads_end=(1, 5)),
+    "gaps between outputs": Case(batch=2, ci=3, co=2, in_sizes=(7, 40), kernel=(2, 1), strides=(3, 2), output_padding=(2, 1)),
+    "short rows": Case(batch=5, ci=65, co=2, in_sizes=(4, 3), kernel=3, strides=2, pads_begin=1, pads_end=1, output_padding=1),
+    "pixels": Case(batch=19, ci=40, co=4, in_sizes=(1, 1), kernel=(3, 2), strides=2, pads_begin=(1, 0)),
     "no tap reaches some": Case(
-        batch=9, ci=16, co=3, in_sizes=(3, 4), kernel=(2, 2), strides=(3, 4), dilations=(2, 1), pads_begin=(0, 1),
-        pads_end=(0, 2), output_padding=(2, 0),
+        batch=9, ci=16, co=3, in_sizes=(3, 4), kernel=2, strides=(3, 4), dilations=(2, 1), pads_begin=(0, 1), pads_end=(0, 2),
+        output_padding=(2, 0),
     ),
-    "images of a row": Case(batch=70, ci=33, co=3, in_sizes=(6,), kernel=(4,), strides=(2,), pads_begin=(1,), pads_end=(1,)),
+    "images of a row": Case(batch=70, ci=33, co=3, in_sizes=(6,), kernel=4, strides=2, pads_begin=1, pads_end=1),
     "volume": Case(
-        batch=2, ci=6, co=1, in_sizes=(3, 4, 5), kernel=(2, 3, 2), strides=(2, 2, 2), dilations=(1, 1, 1),
-        pads_begin=(1, 1, 0), pads_end=(0, 0, 1), output_padding=(0, 0, 0),
+        batch=2, ci=6, co=1, in_sizes=(3, 4, 5), kernel=(2, 3, 2), strides=2, pads_begin=(1, 1, 0), pads_end=(0, 0, 1),
     ),
-    "groups": Case(
-        batch=2, groups=2, ci=9, co=2, in_sizes=(6, 17), kernel=(2, 2), strides=(2, 2), dilations=(1, 1), pads_begin=(0, 0),
-        pads_end=(0, 0), output_padding=(0, 0),
-    ),
+    "groups": Case(batch=2, groups=2, ci=9, co=2, in_sizes=(6, 17), kernel=2, strides=2),
 }  # fmt: skip
 
 

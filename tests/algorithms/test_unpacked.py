@@ -17,16 +17,17 @@ from convt.algorithms import reorder, unpacked
 f32 = np.float32
 
 CASES = {
-    "one pixel": Case(ci=70, co=19, in_sizes=(1, 1), kernel=(4, 4), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 1),
-                      pads_end=(1, 1), output_padding=(0, 0)),
-    "several chunks": Case(ci=601, co=33, in_sizes=(3, 5), kernel=(3, 3), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 0),
-                           pads_end=(0, 1), output_padding=(0, 1)),
-    "images and groups": Case(batch=3, groups=2, ci=40, co=70, in_sizes=(2, 4), kernel=(2, 5), strides=(1, 3), dilations=(2, 1),
-                              pads_begin=(0, 2), pads_end=(1, 0), output_padding=(0, 0)),
-    "outputs without a product": Case(batch=2, ci=65, co=9, in_sizes=(9,), kernel=(2,), strides=(4,), output_padding=(3,)),
-    "long kernel": Case(ci=33, co=5, in_sizes=(21,), kernel=(300,), strides=(7,)),
-    "cubes": Case(ci=90, co=40, in_sizes=(2, 3, 4), kernel=(1, 2, 2), strides=(1, 2, 2), dilations=(1, 1, 1),
-                  pads_begin=(0, 0, 0), pads_end=(0, 0, 0), output_padding=(0, 0, 0)),
+    "one pixel": Case(ci=70, co=19, in_sizes=(1, 1), kernel=4, strides=2, pads_begin=1, pads_end=1),
+    "several chunks": Case(
+        ci=601, co=33, in_sizes=(3, 5), kernel=3, strides=2, pads_begin=(1, 0), pads_end=(0, 1), output_padding=(0, 1),
+    ),
+    "images and groups": Case(
+        batch=3, groups=2, ci=40, co=70, in_sizes=(2, 4), kernel=(2, 5), strides=(1, 3), dilations=(2, 1), pads_begin=(0, 2),
+        pads_end=(1, 0),
+    ),
+    "outputs without a product": Case(batch=2, ci=65, co=9, in_sizes=(9,), kernel=2, strides=4, output_padding=3),
+    "long kernel": Case(ci=33, co=5, in_sizes=(21,), kernel=300, strides=7),
+    "cubes": Case(ci=90, co=40, in_sizes=(2, 3, 4), kernel=(1, 2, 2), strides=(1, 2, 2)),
 }  # fmt: skip
 each_case = pytest.mark.parametrize("name", CASES)
 

@@ -87,8 +87,7 @@ def test_kernels_strides_and_edges(rank, isa):
         case = Case(
             dtype=rng.choice(["float32", "float64"]).item(), ci=int(rng.choice([1, 5, 16, 33])), co=int(rng.choice([1, 7, 40])),
             groups=int(rng.choice([1, 1, 2])), batch=2, in_sizes=pick(1, 2, 4, 7), kernel=pick(1, 2, 3, 4, 6),
-            strides=pick(1, 2, 3), dilations=(1,) * rank,
-            pads_begin=pick(0, 1), pads_end=pick(0, 1), output_padding=pick(0, 0, 2), bias=True,
+            strides=pick(1, 2, 3), pads_begin=pick(0, 1), pads_end=pick(0, 1), output_padding=pick(0, 0, 2), bias=True,
             data_format=rng.choice(["NXC", "NCX"]).item(), activation=("leaky_relu", 0.25),
         )  # fmt: skip
         if min(case.out_shape) < 1:
@@ -231,18 +230,10 @@ def test_every_cut_covers_every_tile_once(matrix):
 
 @each_isa
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(
-    "sizes, kernel, strides, ci, co",
-    [
-        ((23, 20), (3, 3), 2, 64, 16),
-        ((17, 26), (3, 3), 2, 40, 24),
-        ((18, 18), (5, 5), 2, 48, 5),
-        ((16, 19), (5, 3), 2, 70, 32),
-        ((700,), (11,), 5, 64, 12),
-        ((90,), (40,), 16, 130, 1),
-        ((8, 9, 10), (3, 3, 3), 2, 150, 36),
-    ],
-)
+@pytest.mark.parametrize("sizes, kernel, strides, ci, co", [
+    ((23, 20), (3, 3), 2, 64, 16), ((17, 26), (3, 3), 2, 40, 24), ((18, 18), (5, 5), 2, 48, 5), ((16, 19), (5, 3), 2, 70, 32),
+    ((700,), (11,), 5, 64, 12), ((90,), (40,), 16, 130, 1), ((8, 9, 10), (3, 3, 3), 2, 150, 36),
+])  # fmt: skip
 def test_phases_that_have_not_all_taps(isa, dtype, sizes, kernel, strides, ci, co, monkeypatch):
     """Check phases that are merged with phases of more taps: points without weights are left out."""
     data, filter, bias = arrays((2, *sizes, ci), kernel, co, dtype)
@@ -298,19 +289,11 @@ def test_points_of_outputs_outside_are_left_out(kind, merge):
 
 @each_isa
 @pytest.mark.parametrize("merge", [False, True])
-@pytest.mark.parametrize(
-    "batch, sizes, kernel, strides, ci",
-    [
-        (3, (8,), (4,), 2, 40),
-        (40, (7,), (2,), 1, 33),
-        (9, (7, 8), (4, 4), 2, 70),
-        (2, (23, 10), (4, 4), 2, 20),
-        (5, (5, 13), (3, 5), 2, 300),
-        (4, (9, 7), (3, 3), 1, 64),
-        (1, (10, 5, 7), (4, 4, 4), 2, 33),
-        (3, (4, 7, 3), (4, 3, 4), 2, 150),
-    ],
-)
+@pytest.mark.parametrize("batch, sizes, kernel, strides, ci", [
+    (3, (8,), (4,), 2, 40), (40, (7,), (2,), 1, 33), (9, (7, 8), (4, 4), 2, 70), (2, (23, 10), (4, 4), 2, 20),
+    (5, (5, 13), (3, 5), 2, 300), (4, (9, 7), (3, 3), 1, 64), (1, (10, 5, 7), (4, 4, 4), 2, 33),
+    (3, (4, 7, 3), (4, 3, 4), 2, 150),
+])  # fmt: skip
 def test_tiles_that_windows_cut_agree_with_direct(isa, batch, sizes, kernel, strides, ci, merge, monkeypatch):
     """Check tiles at the ends of an axis whose outputs are partly outside the window, so that some of their points are not
     needed."""
@@ -356,7 +339,7 @@ def test_rows_of_any_number_keep_apart(dtype, ci, isa):
     """Check few channels. They are stored as whole vectors that overlap the next row, and behind the last row of a point the
     next point, for blocks of several heights at once."""
     for size in range(3, 150, 2):
-        case = Case(groups=2, ci=ci, co=8, in_sizes=(size,), kernel=(4,), strides=(1,), dtype=dtype, seed=size)
+        case = Case(groups=2, ci=ci, co=8, in_sizes=(size,), kernel=4, dtype=dtype, seed=size)
         arrays = case.arrays()
         with using_isa(isa):
             case.check(run(case, *arrays, algorithm="winograd"), *arrays)

@@ -77,23 +77,11 @@ def test_full_outputs(dialect):
 BEGIN, END = FULL[1:], FULL[:-1]  # outputs from which the odd pixel of five is cut off
 
 
-@pytest.mark.parametrize(
-    "dialect, auto_pad, expected",
-    [
-        ("onnx", "NOTSET", BEGIN),
-        ("onnx", "VALID", BEGIN),
-        ("onnx", "SAME_UPPER", END),
-        ("onnx", "SAME_LOWER", BEGIN),
-        ("openvino", None, END),
-        ("openvino", "explicit", END),
-        ("openvino", "valid", END),
-        ("openvino", "same_upper", BEGIN),
-        ("openvino", "same_lower", END),
-        ("core", None, BEGIN),
-        ("core", "none", BEGIN),
-        ("core", "notset", BEGIN),
-    ],
-)
+@pytest.mark.parametrize("dialect, auto_pad, expected", [
+    ("onnx", "NOTSET", BEGIN), ("onnx", "VALID", BEGIN), ("onnx", "SAME_UPPER", END), ("onnx", "SAME_LOWER", BEGIN),
+    ("openvino", None, END), ("openvino", "explicit", END), ("openvino", "valid", END), ("openvino", "same_upper", BEGIN),
+    ("openvino", "same_lower", END), ("core", None, BEGIN), ("core", "none", BEGIN), ("core", "notset", BEGIN),
+])  # fmt: skip
 def test_odd_pixel_of_output_shape(dialect, auto_pad, expected):
     attributes = {} if auto_pad is None else {"auto_pad": auto_pad}
     assert line(dialect, output_shape=[4], **attributes) == expected
@@ -267,16 +255,11 @@ def scatter(x, w, s, d):
 
 
 AXIS = {
-    "size": st.integers(1, 6),
-    "k": st.integers(1, 5),
-    "s": st.integers(1, 4),
-    "d": st.integers(1, 3),
-    "op": st.integers(0, 4),
-    "begin": st.integers(0, 5),
-    "end": st.integers(0, 5),
+    "size": st.integers(1, 6), "k": st.integers(1, 5), "s": st.integers(1, 4), "d": st.integers(1, 3), "op": st.integers(0, 4),
+    "begin": st.integers(0, 5), "end": st.integers(0, 5),
     "auto_pad": st.sampled_from([None, None, "same_upper", "same_lower", "valid"]),
     "output_shape": st.none() | st.integers(0, 24),
-}
+}  # fmt: skip
 
 
 @every_dialect
@@ -339,22 +322,15 @@ def test_resolve_counts_beyond_64_bits():
     assert convt.resolve((big,), (3,), strides=big, auto_pad="valid") == ((0,), (0,), (big * (big - 1) + 3,))
 
 
-@pytest.mark.parametrize(
-    "in_sizes, kernel, attributes, error, match",
-    [
-        ((3,), 3, {}, TypeError, "^kernel: got int"),
-        ((3,), "3", {}, TypeError, "^kernel: got str"),
-        ((3,), (), {}, ValueError, "^kernel: got no sizes"),
-        ((3,), (0,), {}, ValueError, "^kernel: got 0"),
-        ((3, 3), (3,), {}, ValueError, "^in_sizes: got 2 values, wanted 1"),
-        ((-1,), (3,), {}, ValueError, "^in_sizes: got -1"),
-        ((3,), (3,), {"strides": 0}, ValueError, "^strides: got 0"),
-        ((3,), (3,), {"strides": 1.0}, TypeError, "^strides: got 1.0"),
-        ((3,), (3,), {"pads_begin": 9}, ValueError, "^output size: got -4 on axis 0"),
-        ((3,), (3,), {"auto_pad": "same"}, ValueError, "^auto_pad: got 'same'"),
-        ((3,), (3,), {"output_shape": [1, 1, 4]}, ValueError, "^output_shape: got 3 values, wanted 1"),
-    ],
-)
+@pytest.mark.parametrize("in_sizes, kernel, attributes, error, match", [
+    ((3,), 3, {}, TypeError, "^kernel: got int"), ((3,), "3", {}, TypeError, "^kernel: got str"),
+    ((3,), (), {}, ValueError, "^kernel: got no sizes"), ((3,), (0,), {}, ValueError, "^kernel: got 0"),
+    ((3, 3), (3,), {}, ValueError, "^in_sizes: got 2 values, wanted 1"), ((-1,), (3,), {}, ValueError, "^in_sizes: got -1"),
+    ((3,), (3,), {"strides": 0}, ValueError, "^strides: got 0"), ((3,), (3,), {"strides": 1.0}, TypeError, "^strides: got 1.0"),
+    ((3,), (3,), {"pads_begin": 9}, ValueError, "^output size: got -4 on axis 0"),
+    ((3,), (3,), {"auto_pad": "same"}, ValueError, "^auto_pad: got 'same'"),
+    ((3,), (3,), {"output_shape": [1, 1, 4]}, ValueError, "^output_shape: got 3 values, wanted 1"),
+])  # fmt: skip
 def test_resolve_refuses(in_sizes, kernel, attributes, error, match):
     with pytest.raises(error, match=match):
         convt.resolve(in_sizes, kernel, **attributes)

@@ -64,15 +64,12 @@ def test_any_layout_of_add_and_out(data_format):
     shape = plain.shape
     wide = rand(*shape[:-1], 2 * shape[-1])
     adds = {
-        "contiguous": rand(*shape),
-        "transposed": rand(*shape[::-1]).T,
-        "reversed": rand(*shape)[:, ::-1, ::-1],
-        "with gaps": wide[..., ::2],
-        "broadcast": np.broadcast_to(rand(*shape[-1:]), shape),
+        "contiguous": rand(*shape), "transposed": rand(*shape[::-1]).T, "reversed": rand(*shape)[:, ::-1, ::-1],
+        "with gaps": wide[..., ::2], "broadcast": np.broadcast_to(rand(*shape[-1:]), shape),
         "one value": np.broadcast_to(np.float32(3), shape),
         "unaligned": np.frombuffer(b"x" + rand(*shape).tobytes(), np.uint8)[1:].view(np.float32).reshape(shape),
         "swapped bytes": rand(*shape).astype(">f4").astype("f4"),
-    }
+    }  # fmt: skip
     outs = {
         "none": lambda: None,
         "contiguous": lambda: np.empty(shape, np.float32),

@@ -175,15 +175,11 @@ print(plan.algorithm, status("VmHWM") - before - code, plan.packed_bytes + plan.
 
 
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="only Linux reports the peak of memory")
-@pytest.mark.parametrize(
-    "problem, algorithm",
-    [
-        (((1, 40, 60, 1024), (2, 2), 512, {"strides": 2}), "direct"),
-        (((1, 40, 60, 1024), (2, 2), 512, {"strides": 2}), "matrix"),
-        (((1, 32, 24, 256), (4, 4), 256, {"strides": 2, "pads_begin": 1}), "winograd"),
-        (((1, 120, 160, 128), (5, 5), 3, {"strides": 2}), "scatter"),
-    ],
-)
+@pytest.mark.parametrize("problem, algorithm", [
+    (((1, 40, 60, 1024), (2, 2), 512, {"strides": 2}), "direct"), (((1, 40, 60, 1024), (2, 2), 512, {"strides": 2}), "matrix"),
+    (((1, 32, 24, 256), (4, 4), 256, {"strides": 2, "pads_begin": 1}), "winograd"),
+    (((1, 120, 160, 128), (5, 5), 3, {"strides": 2}), "scatter"),
+])  # fmt: skip
 def test_a_plan_tells_the_memory_a_call_takes(problem, algorithm):
     """Check that packed weights and workspace are all that a call takes beyond input, output and operator, up to 1 MiB of
     tables."""
@@ -458,11 +454,8 @@ def test_torch_tensors_are_shared_not_copied(case, dtype):
 
 
 @pytest.mark.parametrize("name, make", [
-    ("a gradient", lambda t: t.requires_grad_()),
-    ("another device", lambda t: t.to("meta")),
-    ("sparse", lambda t: t.to_sparse()),
-    ("integers", lambda t: t.int()),
-    ("complex", lambda t: t + 0j),
+    ("a gradient", lambda t: t.requires_grad_()), ("another device", lambda t: t.to("meta")),
+    ("sparse", lambda t: t.to_sparse()), ("integers", lambda t: t.int()), ("complex", lambda t: t + 0j),
     ("a lazy minus", lambda t: (t + 1j * t).conj().imag),
 ])  # fmt: skip
 def test_torch_tensors_that_can_not_be_shared_are_named(name, make):
@@ -678,13 +671,10 @@ def test_arrays_given_are_let_go():
     assert_same(op(DENSE.arrays()[0]), run(DENSE, *DENSE.arrays()))
 
 
-@pytest.mark.parametrize(
-    ("name", "same"),
-    [
-        ("channels_last", "NXC"), ("channels_first", "NCX"), ("NWC", "NXC"), ("NCW", "NCX"), ("NHWC", "NXC"), ("NCHW", "NCX"),
-        ("NDHWC", "NXC"), ("NCDHW", "NCX"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "same"), [
+    ("channels_last", "NXC"), ("channels_first", "NCX"), ("NWC", "NXC"), ("NCW", "NCX"), ("NHWC", "NXC"), ("NCHW", "NCX"),
+    ("NDHWC", "NXC"), ("NCDHW", "NCX"),
+])  # fmt: skip
 def test_layouts_have_the_names_that_people_type(name, same):
     rank = len(name) - 2 if name.startswith("N") else 2
     shape = (1, *range(4, 4 + rank), 3) if same == "NXC" else (1, 3, *range(4, 4 + rank))

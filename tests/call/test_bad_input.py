@@ -71,12 +71,9 @@ NO_FLOAT = [zeros(1, 5, 6, 4, dtype=d) for d in (
     int, np.int8, np.uint16, bool, complex, object, np.longdouble, ">f4", "M8[s]", [("x", f32)], "U1", ml_dtypes.float8_e4m3fn
 )]  # fmt: skip
 UNSHARED = [
-    broken("__array__", lambda: [1, 2]),
-    broken("__array__", lambda: fail(RuntimeError("no"))),
-    broken("__dlpack__", lambda: 5),
-    broken("__dlpack__", lambda: fail(BufferError("no"))),
-    broken("__dlpack_device__", lambda: (2, 0)),
-]
+    broken("__array__", lambda: [1, 2]), broken("__array__", lambda: fail(RuntimeError("no"))), broken("__dlpack__", lambda: 5),
+    broken("__dlpack__", lambda: fail(BufferError("no"))), broken("__dlpack_device__", lambda: (2, 0)),
+]  # fmt: skip
 UNSHARED[-1].__class__.__dlpack__ = lambda self, **_: None
 for name, rank in (("data", 4), ("filter", 4), ("bias", 1)):
     ROWS += [(name, TypeError, {name: v}) for v in NO_ARRAY + UNSHARED if not (name == "bias" and v is None)]
@@ -316,7 +313,7 @@ def test_huge_attributes_fail_at_once(name, value, backend):
 def test_huge_dilation_under_same_keeps_its_small_output(value, backend):
     """Check that auto_pad "same" bounds the output by the stride for any dilation. Most taps then fall outside the output."""
     for word in ("same_upper", "same_lower"):
-        case = Case(ci=2, co=3, in_sizes=(5,), kernel=(3,), strides=(2,), dilations=(value,), auto_pad=word)
+        case = Case(ci=2, co=3, in_sizes=(5,), kernel=3, strides=2, dilations=(value,), auto_pad=word)
         data, filter, bias = case.arrays()
         with Watch():
             got = convt.conv_transpose(data, filter, bias, **case.keywords, backend=backend)
@@ -328,13 +325,10 @@ def test_arrays_of_huge_shape_by_repetition_fail_at_once(n):
     one = np.ones((), f32)
     many = lambda *shape: np.broadcast_to(one, shape)  # noqa: E731
     for data, filter, more in (
-        (many(1, n, 1), many(3, 1, 1), {}),
-        (many(n, 1, 1), many(3, 1, 1), {}),
-        (many(1, 5, 1), many(n, 1, 1), {}),
-        (many(1, 5, 1), many(n, 1, 1), {"pads_begin": n // 2, "pads_end": n // 2}),
-        (many(1, 5, 1), many(1, 1, n), {}),
+        (many(1, n, 1), many(3, 1, 1), {}), (many(n, 1, 1), many(3, 1, 1), {}), (many(1, 5, 1), many(n, 1, 1), {}),
+        (many(1, 5, 1), many(n, 1, 1), {"pads_begin": n // 2, "pads_end": n // 2}), (many(1, 5, 1), many(1, 1, n), {}),
         (many(1, 5, n), many(1, n, 1), {}),
-    ):
+    ):  # fmt: skip
         for backend in BACKENDS:
             with Watch(), pytest.raises((MemoryError, ValueError), match=r"^[a-z_ ]+: got "):
                 convt.conv_transpose(data, filter, **more, backend=backend)
@@ -377,14 +371,14 @@ def far_windows(draw):
     )  # fmt: skip
 
 
-_TWO_PHASES = Case(in_sizes=(2,), kernel=(2,), strides=(2**63 - 1,), dilations=(2**63 - 2,), pads_begin=(2**63 - 2,))
+_TWO_PHASES = Case(in_sizes=(2,), kernel=2, strides=(2**63 - 1,), dilations=(2**63 - 2,), pads_begin=(2**63 - 2,))
 _FAR_PHASE = Case(
     dtype="float64", co=40, in_sizes=(1, 1), kernel=(2, 1), strides=(2**61, 1), dilations=(2**61 - 1, 1),
-    pads_begin=(2**61 - 1, 0), pads_end=(0, 0), output_padding=(1, 0),
+    pads_begin=(2**61 - 1, 0), output_padding=(1, 0),
 )  # fmt: skip
 _FAR_HOLES = Case(
-    dtype="float64", ci=40, co=40, in_sizes=(2, 1), kernel=(2, 2), strides=(2**60, 1), dilations=(2**60, 1),
-    pads_begin=(2**60 - 2, 0), pads_end=(2**60 - 2, 0), output_padding=(0, 0),
+    dtype="float64", ci=40, co=40, in_sizes=(2, 1), kernel=2, strides=(2**60, 1), dilations=(2**60, 1),
+    pads_begin=(2**60 - 2, 0), pads_end=(2**60 - 2, 0),
 )  # fmt: skip
 
 

@@ -245,15 +245,12 @@ def layouts(x):
     """Return the values of ``x`` as arrays and views of every kind, by name."""
     doubled = np.repeat(x, 2, axis=-1)
     kinds = {
-        "contiguous": x,
-        "every other channel": doubled[..., ::2],
-        "backwards": np.ascontiguousarray(x[:, ::-1])[:, ::-1],
+        "contiguous": x, "every other channel": doubled[..., ::2], "backwards": np.ascontiguousarray(x[:, ::-1])[:, ::-1],
         "channels first": np.moveaxis(np.ascontiguousarray(np.moveaxis(x, -1, 1)), 1, -1),
-        "a field of records": np.rec.fromarrays([x, x], names="a,b").a,
-        "a subclass": x.view(type("Mine", (np.ndarray,), {})),
+        "a field of records": np.rec.fromarrays([x, x], names="a,b").a, "a subclass": x.view(type("Mine", (np.ndarray,), {})),
         "through __array__": type("Wrapped", (), {"__array__": lambda self, *a, **k: x})(),
         "through __dlpack__": type("Lent", (), {"__dlpack__": lambda self, *a, **k: x.__dlpack__()})(),
-    }
+    }  # fmt: skip
     assert not kinds["every other channel"].flags.c_contiguous and not kinds["backwards"].flags.c_contiguous
     return kinds
 

@@ -92,29 +92,25 @@ def test_required_keywords(function, lead, name):
         function(X, W.reshape(*lead, 1, 1, 3), **rest)
 
 
-@pytest.mark.parametrize(
-    "function, arguments, error, match",
-    [
-        (PLAIN, {"data": X[0]}, ValueError, "data: got rank 2"),
-        (PLAIN, {"data": np.repeat(X, 2, 1)}, ValueError, "data: got 2 channels"),
-        (PLAIN, {"data": X.astype(np.int32)}, TypeError, "data: got dtype int32"),
-        (PLAIN, {"filter": W[0]}, ValueError, "filter: got rank 2"),
-        (PLAIN, {"data": X[None]}, ValueError, r"data: got rank 4 .* wanted rank 3 because the filter has 1 spatial axis"),
-        (PLAIN, {"filter": W.astype(np.float64)}, TypeError, "data: got dtype float32, wanted float64, the filter's"),
-        (PLAIN, {"strides": None}, TypeError, "strides: got NoneType"),
-        (PLAIN, {"strides": [0]}, ValueError, "strides: got 0"),
-        (PLAIN, {"pads_begin": [-1]}, ValueError, "pads_begin: got -1"),
-        (PLAIN, {"pads_end": [1, 1]}, ValueError, "pads_end: got 2 values, wanted 1"),
-        (PLAIN, {"dilations": [1.5]}, TypeError, r"dilations: got 1\.5"),
-        (PLAIN, {"output_padding": [-1]}, ValueError, "output_padding: got -1"),
-        (PLAIN, {"output_shape": [1, 1, 4]}, ValueError, "output_shape: got 3 values, wanted 1"),
-        (PLAIN, {"output_shape": [-1]}, ValueError, "output_shape: got -1"),
-        (PLAIN, {"auto_pad": "same"}, ValueError, "auto_pad: got 'same'"),
-        (GROUPED, {"filter": W}, ValueError, "filter: got rank 3 .*GIOX"),
-        (GROUPED, {"filter": W.reshape(1, 1, 1, 3)[:0]}, ValueError, "filter: got 0 groups"),
-        (GROUPED, {"filter": np.ones((2, 1, 1, 3), np.float32)}, ValueError, "data: got 1 channel "),
-    ],
-)
+@pytest.mark.parametrize("function, arguments, error, match", [
+    (PLAIN, {"data": X[0]}, ValueError, "data: got rank 2"),
+    (PLAIN, {"data": np.repeat(X, 2, 1)}, ValueError, "data: got 2 channels"),
+    (PLAIN, {"data": X.astype(np.int32)}, TypeError, "data: got dtype int32"),
+    (PLAIN, {"filter": W[0]}, ValueError, "filter: got rank 2"),
+    (PLAIN, {"data": X[None]}, ValueError, r"data: got rank 4 .* wanted rank 3 because the filter has 1 spatial axis"),
+    (PLAIN, {"filter": W.astype(np.float64)}, TypeError, "data: got dtype float32, wanted float64, the filter's"),
+    (PLAIN, {"strides": None}, TypeError, "strides: got NoneType"), (PLAIN, {"strides": [0]}, ValueError, "strides: got 0"),
+    (PLAIN, {"pads_begin": [-1]}, ValueError, "pads_begin: got -1"),
+    (PLAIN, {"pads_end": [1, 1]}, ValueError, "pads_end: got 2 values, wanted 1"),
+    (PLAIN, {"dilations": [1.5]}, TypeError, r"dilations: got 1\.5"),
+    (PLAIN, {"output_padding": [-1]}, ValueError, "output_padding: got -1"),
+    (PLAIN, {"output_shape": [1, 1, 4]}, ValueError, "output_shape: got 3 values, wanted 1"),
+    (PLAIN, {"output_shape": [-1]}, ValueError, "output_shape: got -1"),
+    (PLAIN, {"auto_pad": "same"}, ValueError, "auto_pad: got 'same'"),
+    (GROUPED, {"filter": W}, ValueError, "filter: got rank 3 .*GIOX"),
+    (GROUPED, {"filter": W.reshape(1, 1, 1, 3)[:0]}, ValueError, "filter: got 0 groups"),
+    (GROUPED, {"filter": np.ones((2, 1, 1, 3), np.float32)}, ValueError, "data: got 1 channel "),
+])  # fmt: skip
 def test_errors(function, arguments, error, match):
     with pytest.raises(error, match=rf"^{match}"):
         function(**{"data": X, "filter": W, **REQUIRED, **arguments})

@@ -153,12 +153,8 @@ def test_layouts_behind_norms_and_activations(behind, together):
 def test_views_of_any_kind():
     base, w = torch.randn(4, 12, 9, 11), torch.randn(6, 3, 3, 3)
     for x in (
-        base[:, ::2],
-        base[::2, :6],
-        base[:, 6:, ::2, 1:],
-        base[:, :6].transpose(2, 3),
-        base[:1, :6].expand(3, -1, -1, -1),
-    ):
+        base[:, ::2], base[::2, :6], base[:, 6:, ::2, 1:], base[:, :6].transpose(2, 3), base[:1, :6].expand(3, -1, -1, -1),
+    ):  # fmt: skip
         for _ in range(3):
             close(ct.conv_transpose2d(x, w), F.conv_transpose2d(x, w))
     wide = torch.randn(3, 3, 3, 6).permute(3, 0, 1, 2)
@@ -205,17 +201,14 @@ def test_torchs_own_samples_and_errors():
                 ours(error.sample_input.input, *error.sample_input.args, **error.sample_input.kwargs)
 
 
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        ({"stride": 0}, RuntimeError), ({"padding": -1}, RuntimeError), ({"output_padding": 5}, RuntimeError),
-        ({"groups": 3}, RuntimeError), ({"dilation": 0}, RuntimeError), ({"stride": (1, 2, 3)}, RuntimeError),
-        ({"bias": torch.zeros(5)}, RuntimeError), ({"weight": torch.zeros(4, 2, 3)}, RuntimeError),
-        ({"weight": torch.zeros(4, 2, 3, 3, dtype=torch.float64)}, RuntimeError),
-        ({"input": torch.zeros(1, 3, 5, 5)}, RuntimeError),
-        ({"input": np.zeros((1, 4, 5, 5))}, TypeError), ({"padding": 9}, RuntimeError), ({"stride": 1.5}, TypeError),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("change", "error"), [
+    ({"stride": 0}, RuntimeError), ({"padding": -1}, RuntimeError), ({"output_padding": 5}, RuntimeError),
+    ({"groups": 3}, RuntimeError), ({"dilation": 0}, RuntimeError), ({"stride": (1, 2, 3)}, RuntimeError),
+    ({"bias": torch.zeros(5)}, RuntimeError), ({"weight": torch.zeros(4, 2, 3)}, RuntimeError),
+    ({"weight": torch.zeros(4, 2, 3, 3, dtype=torch.float64)}, RuntimeError),
+    ({"input": torch.zeros(1, 3, 5, 5)}, RuntimeError), ({"input": np.zeros((1, 4, 5, 5))}, TypeError),
+    ({"padding": 9}, RuntimeError), ({"stride": 1.5}, TypeError),
+])  # fmt: skip
 def test_mistakes_are_torchs(change, error):
     arguments = {"input": torch.zeros(1, 4, 5, 5), "weight": torch.zeros(4, 2, 3, 3)} | change
     with pytest.raises(error) as wanted:

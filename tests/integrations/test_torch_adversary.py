@@ -387,10 +387,7 @@ def test_negative_views_are_never_old():
             close(ct.conv_transpose2d(X, weight), F.conv_transpose2d(X, weight))
 
 
-SIGNED = {
-    layer: ("weight", "bias"),
-    chain: ("0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var"),
-}
+SIGNED = {layer: ("weight", "bias"), chain: ("0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var")}
 
 
 @pytest.mark.parametrize("freeze", [False, True])

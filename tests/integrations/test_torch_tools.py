@@ -201,9 +201,7 @@ def test_eager_quantization_finds_the_layer():
 
     net, _ = ct.accelerate(Net().eval())
     want = net(X)
-    net.qconfig = quantization.QConfig(
-        activation=quantization.default_observer, weight=quantization.default_weight_observer
-    )
+    net.qconfig = quantization.QConfig(activation=quantization.default_observer, weight=quantization.default_weight_observer)
     if "qnnpack" in torch.backends.quantized.supported_engines:
         torch.backends.quantized.engine = "qnnpack"
     prepared = quantization.prepare(net)

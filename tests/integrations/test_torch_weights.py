@@ -197,9 +197,7 @@ def test_training_by_fused_optimizers_is_torchs(fused):
     assert losses[0][-1] < losses[0][0]
 
 
-@pytest.mark.parametrize(
-    "tensor", ["0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var"]
-)
+@pytest.mark.parametrize("tensor", ["0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var"])
 @pytest.mark.parametrize("place", [0, 7, -1])
 def test_one_element_of_a_fused_norm_is_noticed(tensor, place):
     torch.manual_seed(0)

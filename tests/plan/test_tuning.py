@@ -119,24 +119,16 @@ def edited(path, change):
     return found
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (lambda e: e.pop("isa"), "isa"),
-        (lambda e: e.update(more=1), "more"),
-        (lambda e: e.update(threads=0), "threads: got 0"),
-        (lambda e: e.update(threads="2"), "threads: got '2'"),
-        (lambda e: e.update(threads=True), "threads: got True"),
-        (lambda e: e.update(problem=None), "problem: got None"),
-        (lambda e: e.update(algorithm="best"), "algorithm: got 'best'"),
-        (lambda e: e.update(milliseconds={}), "milliseconds"),
-        (lambda e: e.update(milliseconds=[1]), "milliseconds"),
-        (lambda e: e.update(milliseconds={"best": 1}), "'best'"),
-        (lambda e: e.update(milliseconds={"direct": 0}), "got 0 for direct"),
-        (lambda e: e.update(milliseconds={"direct": float("nan")}), "got nan for direct"),
-        (lambda e: e.update(milliseconds={"direct": "1"}), "got '1' for direct"),
-    ],
-)
+@pytest.mark.parametrize(("change", "says"), [
+    (lambda e: e.pop("isa"), "isa"), (lambda e: e.update(more=1), "more"), (lambda e: e.update(threads=0), "threads: got 0"),
+    (lambda e: e.update(threads="2"), "threads: got '2'"), (lambda e: e.update(threads=True), "threads: got True"),
+    (lambda e: e.update(problem=None), "problem: got None"), (lambda e: e.update(algorithm="best"), "algorithm: got 'best'"),
+    (lambda e: e.update(milliseconds={}), "milliseconds"), (lambda e: e.update(milliseconds=[1]), "milliseconds"),
+    (lambda e: e.update(milliseconds={"best": 1}), "'best'"),
+    (lambda e: e.update(milliseconds={"direct": 0}), "got 0 for direct"),
+    (lambda e: e.update(milliseconds={"direct": float("nan")}), "got nan for direct"),
+    (lambda e: e.update(milliseconds={"direct": "1"}), "got '1' for direct"),
+])  # fmt: skip
 def test_a_damaged_entry_is_an_error_that_names_the_line(change, says, measured, tmp_path):
     path = tmp_path / "tuning.json"
     tuned()
