@@ -30,7 +30,6 @@ VIEWS = {
 @each_dtype
 @pytest.mark.parametrize("view", VIEWS)
 def test_one_tap_on_views(view, dtype, isa):
-    """Check one tap on views. Whole numbers make every sum exact before the result is rounded."""
     rng = np.random.default_rng(0)
     kind = DTYPES[dtype][0]
     data = rng.integers(-2, 3, (3, 7, 9, 22)).astype(kind)[VIEWS[view]]
@@ -69,8 +68,7 @@ def test_rows_of_little_depth(ci, co, isa):
 @each_isa
 @pytest.mark.parametrize("ci", [256, 257, 600, 1024])
 def test_one_tap_in_several_chunks(ci, isa):
-    """Check depths larger than a chunk, columns with and without a partial panel, few weights and many. The number of threads
-    must not change the bits."""
+    """Check depths larger than a chunk, columns with and without a partial panel, few weights and many."""
     rng = np.random.default_rng(ci)
     for co in (8, 40, 300):
         data = rng.integers(-2, 3, (1, 15, 21, ci)).astype(np.float32)
@@ -89,8 +87,7 @@ def test_one_tap_in_several_chunks(ci, isa):
 
 @each_isa
 def test_weights_read_to_and_fro(isa):
-    """Check weights larger than L2, whose calls run tasks alternately forwards and backwards. Neither direction nor number of
-    threads may change the bits."""
+    """Check weights larger than L2, whose calls run tasks alternately forwards and backwards."""
     rng = np.random.default_rng(0)
     data = rng.standard_normal((2, 2, 2, 130), dtype=np.float32)
     for kernel, co in ((3, 240), (2, 520)):  # several classes of different work that are divided among threads, and one class
@@ -109,8 +106,7 @@ def test_weights_read_to_and_fro(isa):
 @each_isa
 @pytest.mark.parametrize("ci, co, kernel", [(48, 40, 2), (300, 70, 2), (20, 33, 3), (16, 33, (4, 64))])
 def test_the_order_of_tiles_follows_the_cache(ci, co, kernel, isa):
-    """Check both orders of AMX tiles: all panels for a few rows, or, if there are many weights, one panel for all rows. The
-    bits must be the same."""
+    """Check both orders of AMX tiles: all panels for a few rows, or, if there are many weights, one panel for all rows."""
     rng = np.random.default_rng(0)
     data = rng.standard_normal((2, 9, 21, ci), dtype=np.float32)
     filter = rng.standard_normal((*np.broadcast_to(kernel, 2), ci, co), dtype=np.float32)
@@ -127,8 +123,7 @@ def test_the_order_of_tiles_follows_the_cache(ci, co, kernel, isa):
 
 @pytest.mark.parametrize("ci", [1024, 1040])
 def test_rows_that_share_a_set_of_the_cache_are_packed(ci):
-    """Check pixels that are 4 KiB apart. The rows of a tile would evict each other from L1, so they are packed and need
-    workspace."""
+    """Check pixels that are 4 KiB apart."""
     filter = np.ones((1, 1, ci, 128), np.float32)
     plan = convt.ConvTranspose(filter, algorithm="direct").plan((1, 100, 100, ci))
     assert (plan.workspace_bytes > plan.threads * 128 << 10) == (ci == 1024)
@@ -136,8 +131,7 @@ def test_rows_that_share_a_set_of_the_cache_are_packed(ci):
 
 @each_isa
 def test_pixels_far_apart_in_the_output(isa):
-    """Check many phases whose channels are not a multiple of a vector, a few panels at a time. Windows cut phases, and all
-    phases of some panels."""
+    """Check many phases whose channels are not a multiple of a vector, a few panels at a time."""
     rng = np.random.default_rng(0)
     data = rng.standard_normal((2, 5, 9, 16), dtype=np.float32)
     filter, bias = rng.standard_normal((4, 64, 16, 33), dtype=np.float32), rng.standard_normal(33, dtype=np.float32)
@@ -156,8 +150,7 @@ def test_pixels_far_apart_in_the_output(isa):
 @each_dtype
 @pytest.mark.parametrize("algorithm", ["auto", "direct", "scatter"])
 def test_an_axis_of_one_pixel(algorithm, dtype, isa):
-    """Check an axis of one pixel, whose stride has no effect. The same operator then takes data with more pixels, whose stride
-    has one."""
+    """Check an axis of one pixel, whose stride has no effect."""
     rng = np.random.default_rng(0)
     kind = DTYPES[dtype][0]
     filter = rng.integers(-2, 3, (4, 3, 20, 18)).astype(kind)
@@ -171,15 +164,14 @@ def test_an_axis_of_one_pixel(algorithm, dtype, isa):
 
 
 def test_one_pixel_is_planned_alike_for_every_stride():
-    """Check that the plan for one pixel does not depend on the stride. Each tap of 4x4 reaches one output, so with stride 1 too
-    the taps are columns of a row and no zeros are gathered."""
+    """Check that the plan for one pixel does not depend on the stride."""
     filter = np.ones((4, 4, 64, 64), np.float32)
     plans = {convt.ConvTranspose(filter, strides=s, backend="native").plan((1, 1, 1, 64)) for s in (1, 2, 3, 4)}
     assert len(plans) == 1
 
 
 def test_rows_that_lie_in_the_input_take_no_workspace():
-    """Check that rows that are read in place take no workspace. A packed block of 140 rows alone would be 149 KiB a thread."""
+    """Check that rows that are read in place take no workspace."""
     filter = np.ones((1, 1, 64, 128), np.float32)
     plan = convt.ConvTranspose(filter, algorithm="direct").plan((1, 100, 100, 64))
     assert plan.workspace_bytes < plan.threads * 32 << 10
@@ -202,8 +194,6 @@ SMALL_IMAGES = {
 @each_dtype
 @pytest.mark.parametrize("name", SMALL_IMAGES)
 def test_rows_that_a_tap_does_not_reach(name, dtype, isa):
-    """Check that rows that a tap does not reach are left out of its product. Whole numbers make every sum exact before the
-    result is rounded."""
     batch, sizes, ci, co, kernel, stride, (begin, end), groups = SMALL_IMAGES[name]
     rng = np.random.default_rng(1)
     kind = DTYPES[dtype][0]
@@ -229,7 +219,6 @@ def assert_on_any_threads(op, data, wanted):
 
 @pytest.mark.parametrize("place", ["data", "filter"])
 def test_nan_reaches_what_its_tap_reaches(place):
-    """Check that NaN reaches the outputs of its tap and no other: rows that are left out and rows beside zeros stay finite."""
     rng = np.random.default_rng(2)
     data = rng.integers(-2, 3, (2, 4, 4, 128)).astype(np.float32)
     filter = rng.integers(-2, 3, (4, 4, 128, 32)).astype(np.float32)
@@ -305,8 +294,6 @@ def window_case(name, dtype, view="whole", seed=3):
 @pytest.mark.parametrize(("view", "dtype"), [*(("whole", dtype) for dtype in DTYPES), *((view, "float32") for view in ROWS)])
 @pytest.mark.parametrize("name", WINDOWS)
 def test_several_taps_where_they_lie(name, view, dtype, isa):
-    """Check several taps that are read in place. Whole numbers make every sum exact before the result is rounded. The number of
-    threads must not change the bits."""
     data, filter, keywords = window_case(name, dtype, view)
     wanted = convt.conv_transpose(data, filter, backend="reference", **keywords)
     with using_isa(isa):
@@ -365,8 +352,6 @@ SCHEDULED = {
 @pytest.mark.parametrize("isa", [None, "avx512", "avx512_amx"])
 @pytest.mark.parametrize("name", SCHEDULED)
 def test_schedules_are_values(name, isa):
-    """Check that schedules compare, print, cover all outputs, cost no less than the lower bound that prunes the search, and
-    divide the axes independently of the number of threads."""
     problem = Problem("float32", *SCHEDULED[name])
     with pretend(isa=isa):
         here, ways = machine.current(), set()
@@ -388,7 +373,6 @@ def test_schedules_are_values(name, isa):
 
 @pytest.mark.parametrize("name", SCHEDULED)
 def test_classes_that_are_alike_are_all_there(name):
-    """Check that the classes of a schedule, which it stores by kind, cover all runs of the axes once."""
     problem = Problem("float32", *SCHEDULED[name])
     found = schedule.schedule(problem, machine.current(), "vectors", 2)
     _, runs = common.axes(problem, found.merge, found.split)

@@ -93,8 +93,7 @@ def test_halves_may_pass_their_own_range_on_the_way(ci, places, isa):
 @pytest.mark.parametrize("algorithm", ["direct", "scatter", "depthwise"])
 @pytest.mark.parametrize("activation", EXACT_ACTIVATIONS)
 def test_halves_round_once(dtype, isa, algorithm, activation):
-    """Check integer sums that float32 holds and the dtype does not, ties among them: the result is the sum rounded once, to
-    even."""
+    """Integer sums that float32 holds and the dtype does not, ties among them: the result is the sum rounded once, to even."""
     top = 255 if dtype == "bfloat16" else 100
     for shape in ({"groups": 5, "ci": 12, "co": 1}, {"ci": 16, "co": 21}):
         case = Case(**shape, dtype=dtype, in_sizes=(11,), kernel=3, strides=2, pads_begin=1, activation=activation, batch=2)
@@ -188,7 +187,6 @@ def test_nan_and_inf_reach_exactly_the_outputs_whose_sums_contain_them(which, ca
 @each_dtype
 @each_sample
 def test_nan_in_a_corner_tap_stays_inside_what_it_reaches(case, dtype, isa):
-    """Check border outputs that a NaN tap does not reach. If the border were padded with zeros, they would be 0 * NaN."""
     case = replace(case, dtype=dtype)
     data, filter, bias = case.arrays()
     data[data == 0] = 1
@@ -256,8 +254,7 @@ def test_the_sign_of_zero_survives(dtype, activation, isa):
 
 
 def test_the_process_keeps_its_denormals_and_rounding():
-    """Check that neither import nor computation sets flush-to-zero or a rounding mode, in the caller's thread or in convt's
-    threads."""
+    """Neither import nor computation sets flush-to-zero or a rounding mode, in the caller's thread or in convt's threads."""
     script = """
 import numpy as np
 def state():
@@ -343,7 +340,6 @@ def test_activation_parameters_reach_the_kernel(dtype, isa):
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("activation", EXACT_ACTIVATIONS + CURVED_ACTIVATIONS)
 def test_activation_and_bias_where_no_product_reaches(activation, dtype):
-    """Check that pixels between the strides and past the end are act(bias) for any bias, without a warning."""
     bias = np.array([1.5, -2, 0, np.inf, -np.inf, np.nan, 1e4], DTYPES[dtype][0])
     case = Case(dtype=dtype, ci=2, co=7, in_sizes=(3,), kernel=2, strides=4, output_padding=9, activation=activation)
     data, filter, _ = case.arrays()
@@ -482,7 +478,6 @@ def doing(case, algorithm, isa):
 @each_choice
 @each_wide_case
 def test_bad_values_stay_where_they_are_at_less_precision(case, algorithm, precision, isa):
-    """Check NaN and infinity in data, weights and bias, before activations, and in every way to call."""
     case = one_that_does(case, algorithm)
     with doing(case, algorithm, isa):
         spoilt = (("data", (700, 3001), None), ("filter", (70, 77), ("leaky_relu", 0.25)), ("bias", (1,), ("clip", -300, 300)))
@@ -507,8 +502,7 @@ _RANGES = ((1e-40, 1), (1, 1e-40), (2.0**-70, 2.0**-70), (2.0**-30, 2.0**-100), 
 @each_choice
 @each_wide_case
 def test_float32_keeps_its_range_at_less_precision(case, algorithm, precision, isa):
-    """Check denormals, as inputs and as products, and the largest numbers, which rounding to bfloat16 would turn into
-    infinity."""
+    """Denormals, as inputs and as products, and the largest numbers, which rounding to bfloat16 would turn into infinity."""
     case = one_that_does(replace(case, bias=False), algorithm)
     signs = [None if a is None else np.sign(a + 0.5) for a in case.arrays()]
     with doing(case, algorithm, isa):
@@ -548,7 +542,6 @@ def test_halves_overflow_in_the_last_rounding_alone(layout, dtype, algorithm, is
 
 
 def test_what_no_tap_reaches_overflows_without_a_warning():
-    """Check that outputs that no tap reaches overflow to infinity without a warning, as other outputs do."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         x, w, bias = np.ones((1, 2, 1), np.float16), np.ones((1, 1, 1), np.float16), np.full(1, 6e4, np.float16)

@@ -49,8 +49,6 @@ IMAGES = {
 @pytest.mark.parametrize("case", IMAGES.values(), ids=IMAGES)
 @each_dtype
 def test_blocks_of_any_size_are_the_definition(case, algorithm, dtype):
-    """Check blocks from one stride of outputs to all outputs, with ordinary and non-temporal stores and any number of
-    threads."""
     case, ran = replace(case, dtype=dtype), 0
     arrays = case.arrays()
     for isa, size, limit in itertools.product(ISAS, (1, 1 << 12, 1 << 15, 1 << 40), (0, 1 << 40)):
@@ -74,8 +72,6 @@ def test_blocks_of_any_size_are_the_definition(case, algorithm, dtype):
 @pytest.mark.parametrize("case", IMAGES.values(), ids=IMAGES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_more_threads_than_a_run_has_pixels_for(case, dtype):
-    """Check more threads than a run has pixels for: some threads move a few runs of each block or none. Blocks are computed one
-    after the other."""
     case = replace(case, dtype=dtype)
     arrays, results = case.arrays(exact=False), set()
     for threads in (1, 7, 40):
@@ -136,7 +132,6 @@ def test_what_is_not_finite_reaches_only_the_outputs_that_it_is_summed_in(where,
 @pytest.mark.skipif(not matrix_unit(), reason="this CPU has no matrix unit")
 @pytest.mark.parametrize("size", [2.0**-45, 2.0**-55])
 def test_data_may_be_smaller_than_weights_on_a_matrix_unit(size):
-    """Check small data, which is multiplied on AMX tiles as in NXC. Weights that small are computed by direct."""
     case = replace(IMAGES["one tap"], activation=None)
     data, filter, _ = case.arrays(exact=False)
     op = operator(replace(case, bias=False), filter, None, algorithm="matrix_turned")
@@ -174,7 +169,7 @@ def test_a_single_channel_is_the_same_in_either_layout():
 
 @each_dtype
 def test_channels_of_any_stride_on_either_side(dtype):
-    """Check NXC input with NCX output and all other views. Channels that are not contiguous are computed by blocks."""
+    """Check NXC input with NCX output and all other views."""
     for name in ("image", "one pixel each"):
         check_views(replace(IMAGES[name], dtype=dtype))
 
@@ -216,8 +211,7 @@ print(least["turned"] / least["direct"])
 
 
 def test_columns_without_a_pixel_are_not_computed_with_denormal_numbers():
-    """Check columns without a pixel. Old addresses and counts in the workspace are denormal as float32 and multiplied a hundred
-    times as slowly, so they must not be multiplied."""
+    """Check columns without a pixel."""
     code, out, errors = child(DENORMAL)
     assert code == 0 and float(out) < 10, (out, errors)
 
@@ -258,8 +252,7 @@ def test_blocks_that_would_be_widened_of_no_input(dtype, algorithm):
 @pytest.mark.parametrize("data_format", ["NXC", "NCX"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_depthwise_in_blocks_keeps_nan_and_inf_of_the_filter(bad, data_format, dtype, isa):
-    """Check NaN and infinity in the filter, which must not be multiplied by the zeros outside the input, at each of several
-    calls."""
+    """NaN and infinity in the filter, which must not be multiplied by the zeros outside the input, at each of several calls."""
     case = Case(dtype=dtype, ci=2, co=2, in_sizes=(17,), kernel=3, data_format=data_format)
     data, filter, bias = case.arrays()
     spoilt = filter.copy()
@@ -271,8 +264,6 @@ def test_depthwise_in_blocks_keeps_nan_and_inf_of_the_filter(bad, data_format, d
 
 
 def test_schedules_print_compare_and_pack_nothing():
-    """Check that schedules of turned and of blocks print, compare and pack nothing, and depend only on problem, machine, unit
-    and number of threads."""
     here = machine.current()
     for case in IMAGES.values():
         problem = operator(case, *case.arrays()[1:])._attributes.problem(case.data_shape)

@@ -180,8 +180,7 @@ def test_one_operator_on_several_shapes_is_the_function_bit_for_bit(case, isa, m
 @settings(max_examples=250)
 @given(case=cases(), memory=outs, isa=isas, n=threads, vectors=st.integers(1, 4))
 def test_outputs_written_by_non_temporal_stores(case, memory, isa, n, vectors):
-    """Check non-temporal stores, otherwise used for outputs of many megabytes, with small outputs. They store whole aligned
-    vectors only."""
+    """Check non-temporal stores, otherwise used for outputs of many megabytes, with small outputs."""
     depthwise = case.groups > 1 and case.ci == case.co == 1
     case = replace(case, **{"groups" if depthwise else "co": 16 * vectors})
     arrays = case.arrays()
@@ -238,8 +237,6 @@ LARGE = {
 @pytest.mark.parametrize("data_format", DATA_FORMATS)
 @pytest.mark.parametrize("case", LARGE.values(), ids=LARGE)
 def test_large_problems_of_many_blocks(case, data_format):
-    """Check problems as large as real layers, with many blocks, panels and depth chunks, for every algorithm that accepts
-    them."""
     case = replace(case, data_format=data_format)
     arrays = case.arrays()
     want = case.expected(*arrays)
@@ -281,7 +278,6 @@ def test_nothing_to_sum_is_zero_plus_bias(backend, groups, ci, co, in_sizes):
 
 @pytest.mark.parametrize("rank", [5, 8, 20, 40])
 def test_many_axes(rank):
-    """Check many axes of size 1 around two axes of other sizes."""
     case = Case(
         ci=3, co=5, in_sizes=(1,) * (rank - 2) + (3, 4), kernel=(1,) * (rank - 2) + (3, 2), strides=(3,) * (rank - 2) + (2, 1),
         pads_end=(0,) * (rank - 1) + (1,),

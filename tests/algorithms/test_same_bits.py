@@ -82,8 +82,7 @@ def test_a_function_and_an_operator_of_one_algorithm(case):
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_a_filter_with_repeated_elements_with_out_and_without(axis):
-    """Check a filter that is the same for all in-channels or all out-channels. It is copied, in the order that is multiplied
-    in place."""
+    """Check a filter that is the same for all in-channels or all out-channels."""
     case = Case(ci=64, co=40, in_sizes=(3, 3), kernel=3, strides=2, data_format="NCX", filter_format="IOX")
     data, whole, bias = case.arrays(exact=False)
     memory = whole.reshape(-1).copy()

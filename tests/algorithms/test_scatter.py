@@ -100,7 +100,6 @@ def skip_without(name, dtype):
 @each_problem
 @each_name
 def test_every_way_is_the_definition_for_any_number_of_threads(name, case, data_format, dtype):
-    """Check each layout of products: exact sums, and for any data the same bits for any number of threads."""
     skip_without(name, dtype)
     case = replace(case, dtype=dtype, data_format=data_format)
     whole, any_data = case.arrays(), case.arrays(exact=False)
@@ -134,8 +133,7 @@ def test_every_way_at_every_instruction_set(case, isa):
 @each_problem
 @pytest.mark.parametrize("memory", ["contiguous", "strided", "reversed", "cropped"])
 def test_planes_as_they_are(memory, case, isa, monkeypatch):
-    """Check planes that are multiplied in place, also where the algorithm would choose blocks, in memory that is followed by
-    NaN."""
+    """Planes that are multiplied in place, also where the algorithm would choose blocks, in memory that is followed by NaN."""
     monkeypatch.setattr(planes.schedule, "cheaper_on_planes", lambda those, *problem: those.schedule(*at_all(*problem)))
     at_all = lambda problem, here, unit, finite: (problem, here, unit, 2, finite)  # noqa: E731
     with using_isa(isa):
@@ -167,8 +165,6 @@ def test_planes_of_few_columns_are_read_as_they_are_multiplied():
 @each_problem
 @pytest.mark.parametrize("memory", INPUT_MEMORY)
 def test_nothing_but_the_result_is_read_or_written(memory, case, name):
-    """Check for reads and writes outside the arrays. NaN surrounds data and out: a read would spoil the result, a write would
-    show."""
     for data_format, dtype in (("NXC", "float32"), ("NCX", "float32"), ("NXC", "bfloat16")):
         now = replace(case, data_format=data_format, dtype=dtype, activation="relu")
         data, filter, bias = now.arrays()
@@ -202,8 +198,6 @@ JOINED = {
 @each_isa
 @pytest.mark.parametrize("case", JOINED.values(), ids=JOINED)
 def test_rows_multiplied_as_one(case, isa):
-    """Check consecutive rows that are multiplied as one, across images too, in any memory and for any number of threads,
-    without reads or writes outside the arrays."""
     with using_isa(isa):
         for dtype, memory, activation in zip(DTYPES, ("contiguous", "cropped", "reversed", "strided"),
                                              ("relu", None, "tanh", None), strict=True):  # fmt: skip
@@ -237,7 +231,6 @@ def test_of_nothing(case, name):
 
 @each_name
 def test_workspace_is_bounded(name):
-    """Check that the workspace is at most 4 MiB a thread for any number of channels, taps and columns."""
     for ci, kernel, co in itertools.product((32, 300, 1100, 5000), ((3, 3), (9, 64), (5, 5, 5)), (1, 5)):
         op = convt.ConvTranspose(np.zeros((*kernel, ci, co), np.float32), strides=2, algorithm=name)
         for size in (3, 200):
@@ -413,7 +406,6 @@ def test_an_empty_input_whatever_joining_rows_costs(seed):
 @each_name
 @each_problem
 def test_a_schedule_is_decided_without_weights_prints_and_compares(case, name):
-    """Check that a schedule needs no weights, prints, and equals a second one for the same problem."""
     unit = "vectors" if name == "scatter" else "amx"
     skip_without(name, case.dtype)
     op = operator(case, *case.arrays()[1:], algorithm=name)
@@ -451,7 +443,7 @@ def test_no_schedule_costs_less_than_the_bound(case, isa):
 
 @pytest.mark.parametrize("out", [1, 2, 3])
 def test_products_have_room_for_phases_that_the_window_hides(out):
-    """Check a window of fewer outputs than the stride. All phases of a group are columns of the products, visible or not."""
+    """Check a window of fewer outputs than the stride."""
     problem = Problem("float64", 2, 1, 100, 5, (2, 1, 3), (3, 3, 4), (1, 3, 3), (1, 1, 1), (2, 0, 3), (2, out, 3))
     found = scatter.STAGES.schedule(problem, machine.current(), "vectors", 2, True)
     unit, columns = machine.current().info(problem.dtype), 3 * 4 * problem.co

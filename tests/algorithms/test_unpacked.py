@@ -41,7 +41,6 @@ def case_of(name, **changes):
 @each_dtype
 @each_case
 def test_filters_are_multiplied_where_they_lie(name, dtype, isa):
-    """Check each layout and filter format, in checked calls, in repeated ones, and by operators."""
     with using_isa(isa):
         for data_format, filter_format in itertools.product(DATA_FORMATS, ("IOX", "XIO", "GIOX", "OIX")):
             case = case_of(name, dtype=dtype, data_format=data_format, filter_format=filter_format, activation="relu")
@@ -55,7 +54,6 @@ def test_filters_are_multiplied_where_they_lie(name, dtype, isa):
 @each_dtype
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_filters_in_rows_give_the_bits_of_packed_ones(algorithm, dtype):
-    """Check filters in IOX order, which are put in XIO order and then packed."""
     rng = np.random.default_rng(0)
     done = 0
     for ci, co, kernel, groups in (64, 48, (4, 4), 1), (48, 130, (5,), 2), (40, 3, (4, 4), 1), (80, 64, (2, 2), 1):
@@ -139,7 +137,6 @@ def test_a_schedule_is_the_same_for_the_same_problem():
 
 
 def test_without_caches():
-    """Check a machine with a tiny L2, on which few rows are copied at a time."""
     case = case_of("several chunks", data_format="NCX", filter_format="IOX")
     arrays = case.arrays()
     with pretend(l2=1 << 12):

@@ -52,8 +52,7 @@ def outside(combo, outputs):
 
 @pytest.mark.parametrize("kind", transforms.KINDS[1:], ids=lambda t: f"F({t.outputs},{t.taps})")
 def test_a_transform_is_a_correlation(kind):
-    """Check the input and output transforms of the kernels against the definition, with a problem that uses no other
-    transform."""
+    """The input and output transforms of the kernels against the definition, with a problem that uses no other transform."""
     n = kind.outputs * 4
     problem = Problem("float64", 1, 1, 1, 1, (n,), (kind.taps,), (1,), (1,), (0,), (n + kind.taps - 1,))
     found = schedule.schedule(problem, machine.current(), "vectors", 2, kinds=(kind,))
@@ -78,8 +77,7 @@ def test_a_window_that_shows_nothing_has_no_transform(sizes, output_shape):
 @each_isa
 @pytest.mark.parametrize("rank", [1, 2, 3, 4])
 def test_kernels_strides_and_edges(rank, isa):
-    """Check kernels and strides of any ratio, windows cut anywhere, and channels that are not a multiple of a vector. Small
-    integers make the sums exact."""
+    """Check kernels and strides of any ratio, windows cut anywhere, and channels that are not a multiple of a vector."""
     rng = np.random.default_rng(rank)
     done = 0
     for _ in range(60):
@@ -130,8 +128,7 @@ def test_as_exact_as_the_direct_sum(shape, kernel, co, stride, pad):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3.4e38])
 @pytest.mark.parametrize("where", ["data", "filter"])
 def test_what_the_transforms_would_spoil_is_summed_directly(where, value, name):
-    """Check that NaN and infinity reach only the outputs that the direct sum reaches. Values that overflow only in a transform
-    reach none."""
+    """Check that NaN and infinity reach only the outputs that the direct sum reaches."""
     data, filter, bias = arrays((1, 14, 15, 32), (4, 4), 32)
     {"data": data, "filter": filter}[where][(0, 7, 7, 3) if where == "data" else (1, 2, 3, 4)] = value
     if value == 3.4e38:
@@ -171,8 +168,7 @@ def test_auto_takes_it_where_it_pays_and_nowhere_else():
 
 
 def test_one_shot_calls_count_the_transform_of_the_weights():
-    """Check few pixels with many weights: the transform pays off for packed weights, not for weights that come with each
-    call. The estimate is that for one CPU."""
+    """Few pixels with many weights: the transform pays off for packed weights, not for weights that come with each call."""
     from convt._plan import choose
     from convt.algorithms import reorder
 
@@ -192,7 +188,6 @@ def test_one_shot_calls_count_the_transform_of_the_weights():
 
 @each_name
 def test_views_of_every_kind(name):
-    """Check steps, reversed axes, NCX and every filter format. The windows are copied to contiguous memory first."""
     data, filter, bias = arrays((2, 20, 18, 24), (4, 4), 20)
     want = convt.conv_transpose(data, filter, bias, algorithm="direct", strides=2)
     for view in (data[:, ::-1, ::-1][:, ::-1, ::-1].copy()[:, :, :], np.asfortranarray(data), data.repeat(2, -1)[..., ::2]):
@@ -206,8 +201,6 @@ def test_views_of_every_kind(name):
 
 @pytest.mark.parametrize("matrix", [False, pytest.param(True, marks=with_matrix)])
 def test_every_cut_covers_every_tile_once(matrix):
-    """Check for shapes of many sizes that there is a cut to choose from, that blocks of tiles and of panels cover all tiles and
-    panels once, and that they are within bounds."""
     here = machine.current()
     unit = here.info("float32", "amx" if matrix else "vectors")
     for rows, (points, outputs), windows, columns, threads, channels in itertools.product(
@@ -295,8 +288,7 @@ def test_points_of_outputs_outside_are_left_out(kind, merge):
     (3, (4, 7, 3), (4, 3, 4), 2, 150),
 ])  # fmt: skip
 def test_tiles_that_windows_cut_agree_with_direct(isa, batch, sizes, kernel, strides, ci, merge, monkeypatch):
-    """Check tiles at the ends of an axis whose outputs are partly outside the window, so that some of their points are not
-    needed."""
+    """Tiles at the ends of an axis whose outputs are partly outside the window, so that some of their points are not needed."""
     data, filter, bias = arrays((batch, *sizes, ci), kernel, 24)
     monkeypatch.setattr(schedule, "_merges", lambda kernel, *_: [(merge,) * len(kernel)])
     specs = []
@@ -336,8 +328,7 @@ def test_depth_in_chunks_and_blocks_of_panels_agrees_with_direct(name):
 @each_isa
 @pytest.mark.parametrize("dtype, ci", [("float64", 4), ("float64", 9), ("float32", 4), ("float32", 17)])
 def test_rows_of_any_number_keep_apart(dtype, ci, isa):
-    """Check few channels. They are stored as whole vectors that overlap the next row, and behind the last row of a point the
-    next point, for blocks of several heights at once."""
+    """Check few channels."""
     for size in range(3, 150, 2):
         case = Case(groups=2, ci=ci, co=8, in_sizes=(size,), kernel=4, dtype=dtype, seed=size)
         arrays = case.arrays()
@@ -346,8 +337,6 @@ def test_rows_of_any_number_keep_apart(dtype, ci, isa):
 
 
 def test_workspace_is_bounded():
-    """Check that the workspace is at most 4 MiB a thread, for shallow inputs, whose tiles wait in large blocks, and for deep
-    ones."""
     for rank, kernel, ci, co in itertools.product((2, 3), (3, 4), (16, 64, 128, 500), (32, 64, 300)):
         op = convt.ConvTranspose(np.zeros((*(kernel,) * rank, ci, co), np.float32), strides=2, algorithm="winograd")
         plan = op.plan((1, *(24,) * rank, ci))
@@ -356,8 +345,7 @@ def test_workspace_is_bounded():
 
 @each_isa
 def test_deep_sums_are_about_as_exact_as_direct(isa):
-    """Check 256 channels, whose points are summed in one chunk. If they were summed in one chain, the ratio of the errors would
-    be about 2."""
+    """Check 256 channels, whose points are summed in one chunk."""
     with using_isa(isa):
         found = [list(errors(*arrays((1, 16, 12, 256), (4, 4), 64, seed=seed), ["winograd"], strides=2)) for seed in range(3)]
     direct, transformed = np.mean(found, 0)
@@ -367,7 +355,6 @@ def test_deep_sums_are_about_as_exact_as_direct(isa):
 @each_name
 @pytest.mark.parametrize("channels", [1, 2, 20])
 def test_inputs_with_strides_of_any_sign(channels, name):
-    """Check reversed and broadcast axes, and a depth of one."""
     data, filter, _ = arrays((2, 40, 40, channels), (4, 4), 24)
     for view in (data, data[:, ::-1], data[:, :, ::-1], np.broadcast_to(data[:, :, :1], data.shape), data[:, :, ::3]):
         got = convt.conv_transpose(view, filter, algorithm=name, strides=2)
@@ -378,8 +365,6 @@ def test_inputs_with_strides_of_any_sign(channels, name):
 @each_isa
 @pytest.mark.parametrize("co, kernel, stride", [(1, (16,), 8), (1, (4, 6), 2), (20, (5, 4), 2), (67, (7,), 3)])
 def test_filters_of_every_format_make_the_same_weights(co, kernel, stride, isa):
-    """Check that all filter formats give the same weights: taps adjacent in memory or apart, and columns of one phase or of all
-    phases."""
     data, filter, bias = arrays((2, *(9 for _ in kernel), 37), kernel, co)
     k = tuple(range(len(kernel)))
     i, o = len(kernel), len(kernel) + 1
@@ -500,8 +485,7 @@ def test_the_matrix_unit_is_for_float32():
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_a_stage_whose_last_panel_the_window_does_not_show(isa, monkeypatch):
-    """Check six phases of an axis with one input, of which the window shows four: the panel of the other two stores no
-    output."""
+    """Six phases of an axis with one input, of which the window shows four: the panel of the other two stores no output."""
     monkeypatch.setattr(common, "_KEPT_OUTPUT", 0)
     rng = np.random.default_rng(0)
     for co in (4, 8, 16):
@@ -526,8 +510,6 @@ MACHINES = [{}, {"isa": "avx512", "l1": 48 << 10, "l2": 2 << 20, "l3": 64 << 20}
 @pytest.mark.parametrize("there", MACHINES, ids=["here", "avx512"])
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: f"{p.ci}-{p.co} {p.in_sizes}")
 def test_schedules_are_values(problem, there):
-    """Check that schedules print, compare equal for equal problems and pack nothing, that their form does not depend on the
-    number of threads, and that their cost is not below the bound."""
     with pretend(**there):
         here, found = machine.current(), []
         for threads in (1, 2, 2, 16):
@@ -543,8 +525,6 @@ def test_schedules_are_values(problem, there):
 @pytest.mark.parametrize("there", MACHINES, ids=["here", "avx512"])
 @pytest.mark.parametrize("kinds", [transforms.SMALL, transforms.LARGE], ids=["winograd", "winograd6"])
 def test_packed_weights_are_bounded(kinds, there):
-    """Check that packed weights take at most 2.5 times the bytes of a filter over 1 MiB, and 7.5 times those of smaller
-    filters."""
     done = 0
     for rank, kernel, stride, channels in itertools.product((1, 2, 3), (2, 3, 4, 5, 8), (1, 2, 3), (64, 256)):
         sizes = (17,) * rank

@@ -181,8 +181,7 @@ print(plan.algorithm, status("VmHWM") - before - code, plan.packed_bytes + plan.
     (((1, 120, 160, 128), (5, 5), 3, {"strides": 2}), "scatter"),
 ])  # fmt: skip
 def test_a_plan_tells_the_memory_a_call_takes(problem, algorithm):
-    """Check that packed weights and workspace are all that a call takes beyond input, output and operator, up to 1 MiB of
-    tables."""
+    """Packed weights and workspace are all that a call takes beyond input, output and operator, up to 1 MiB of tables."""
     if algorithm == "matrix" and not matrix_unit():
         pytest.skip("no matrix unit")
     problem[-1]["algorithm"] = algorithm
@@ -634,7 +633,6 @@ def test_the_examples_of_the_documentation_run(name):
 
 
 def test_repeated_calls_keep_no_memory():
-    """Check that thousands of calls of every kind do not increase the memory of the process."""
     script = """
 import resource
 import numpy as np, convt

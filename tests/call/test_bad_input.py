@@ -175,7 +175,6 @@ def test_the_table_is_long_enough():
 @pytest.mark.parametrize("offset", [0, 1, 16, -64])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_out_that_overlaps_an_input_is_refused(change, offset, backend):
-    """Check overlaps by one byte, by some elements and exactly, also where an unaligned input is copied."""
     which = change["out"]
     raw = np.zeros(4096, np.uint8)
     shared = raw[1024 : 1024 + GOOD[which].nbytes].view(f32).reshape(GOOD[which].shape)
@@ -311,7 +310,7 @@ def test_huge_attributes_fail_at_once(name, value, backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("value", HUGE[:8])
 def test_huge_dilation_under_same_keeps_its_small_output(value, backend):
-    """Check that auto_pad "same" bounds the output by the stride for any dilation. Most taps then fall outside the output."""
+    """Check that auto_pad "same" bounds the output by the stride for any dilation."""
     for word in ("same_upper", "same_lower"):
         case = Case(ci=2, co=3, in_sizes=(5,), kernel=3, strides=2, dilations=(value,), auto_pad=word)
         data, filter, bias = case.arrays()
@@ -408,7 +407,6 @@ def test_holes_on_both_sides_of_a_far_row_are_filled(algorithm):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_messages_say_got_and_wanted(dtype):
-    """Check for each kind of mistake, once per dtype, that the message has all its parts."""
     data, filter, bias = (a.astype(DTYPES[dtype][0]) for a in GOOD.values())
     for change in (
         {"strides": 0}, {"strides": 1.5}, {"strides": (1, 2, 3)}, {"data": data[0]}, {"data": data.astype(int)},

@@ -187,8 +187,7 @@ def test_a_model_is_tuned_and_planned(model, tmp_path, capsys, direct_wins):
 
 
 def test_sizes_that_replace_those_of_a_model_reach_every_node(tmp_path):
-    """Check that sizes that replace those of a model reach every node. The shapes that the model declares for later tensors
-    follow from its own sizes and must be dropped."""
+    """Check that sizes that replace those of a model reach every node."""
     path = model_of(
         tmp_path / "fixed.onnx", [FIRST, SECOND], [("X", 1, (1, 3, 4, 4))], WEIGHTS, value_info=[("H", (1, 4, 8, 9))]
     )

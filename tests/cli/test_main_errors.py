@@ -160,7 +160,6 @@ def test_ctrl_c_is_one_line_and_code_130(monkeypatch, capsys):
 
 
 def test_ctrl_c_from_outside():
-    """Check Ctrl-C in a process that measures without a time limit."""
     layer = json.dumps(LAYER | {"Cin": 32, "Cout": 32})
     code = f"""if True:
         import runpy, signal, sys

@@ -117,8 +117,7 @@ def test_direct_sums_chunks_in_the_order_of_the_whole(problem, in_data, in_filte
     ((4, 4), (2, 3), (36, 35), 64, 32, (1, 3), 16384), ((5, 2), (3, 1), (20, 27), 64, 16, (1, 3), 65536),
 ])  # fmt: skip
 def test_blocks_of_planes_with_several_orders(kernel, strides, size, ci, co, begins, planes_block, chunks):
-    """Check NCX blocks that contain ends of runs, whose depth chunks differ from those of other runs if vectors have 512
-    bits."""
+    """NCX blocks that contain ends of runs, whose depth chunks differ from those of other runs if vectors have 512 bits."""
     rng = np.random.default_rng(0)
     data = rng.standard_normal((1, ci, *size)).astype(np.float32)
     filter = rng.standard_normal((*kernel, ci, co)).astype(np.float32)
@@ -129,8 +128,7 @@ def test_blocks_of_planes_with_several_orders(kernel, strides, size, ci, co, beg
 
 
 def test_unaligned_data_are_summed_as_aligned_ones_are():
-    """Check that the copy of unaligned data keeps the order of its axes, because a plan for contiguous channels sums in another
-    order."""
+    """The copy of unaligned data keeps the order of its axes, because a plan for contiguous channels sums in another order."""
     rng = np.random.default_rng(0)
     data = rng.standard_normal((2, 76, 5)).astype(np.float32)
     filter = rng.standard_normal((4, 76, 1)).astype(np.float32)

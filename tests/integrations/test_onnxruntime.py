@@ -163,7 +163,6 @@ def test_subgraphs():
 
 
 def test_functions():
-    """Check a function whose node has attributes that refer to those of the call."""
     node = _conv(("a", "b"), "c")
     node.attribute.append(onnx.AttributeProto(name="strides", type=onnx.AttributeProto.INTS, ref_attr_name="s"))
     function = helper.make_function("mine", "Up", ["a", "b"], ["c"], [node], [helper.make_opsetid("", OPSET)], ["s"])
@@ -297,7 +296,6 @@ def test_it_is_onnx_runtimes_session():
 
 
 def test_nothing_is_copied(monkeypatch):
-    """Check that the node reads and writes the memory that the caller bound, without a copy."""
     seen = []
     compute = _node.Node.compute
     monkeypatch.setattr(_node.Node, "compute", lambda self, inputs, out: (
@@ -335,7 +333,6 @@ def test_threads(name, threads):
 
 
 def test_nodes_side_by_side():
-    """Check nodes that ONNX Runtime's parallel mode runs on several threads."""
     nodes = [_conv(("X", f"W{n}"), f"c{n}", strides=[2, 2]) for n in range(4)] + [
         helper.make_node("Sum", [f"c{n}" for n in range(4)], ["Y"])
     ]

@@ -201,7 +201,6 @@ def test_many_threads_at_once(computed):
 
 
 def test_sessions_come_and_go():
-    """Check that the entries of known shapes, which hold plans and weights, are freed with the session."""
     import gc
 
     from convt._run import memory

@@ -154,8 +154,7 @@ def test_the_body_of_a_loop(declared, capfd):
 @pytest.mark.parametrize("other", [(2, 4, 7, 9), (3, 1, 4, 1, 9), (1, 4, 7, 9)])
 @pytest.mark.parametrize("behind", ["Relu", "PRelu"])
 def test_sums_that_are_larger_than_the_output_of_the_node(other, dtype, behind):
-    """Check sums of which one operand is larger. ONNX Runtime has no ConvTranspose of float64, so the sums are compared with
-    those of float32."""
+    """Check sums of which one operand is larger."""
     if behind == "PRelu" and dtype != np.float32:
         pytest.skip("convt fuses a PRelu only in float32")
     slopes = {"slopes": weights(4, 1, 1)} if behind == "PRelu" else {}

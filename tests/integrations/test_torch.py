@@ -98,7 +98,6 @@ def test_layouts_are_torchs(rank, dtype, what):
 
 
 def test_suggested_formats_are_torchs():
-    """Check the format that torch suggests for random strides."""
     from torch._prims_common import suggest_memory_format
 
     draw, memory, found = random.Random(0), torch.empty(100_000), 0
@@ -133,7 +132,6 @@ assert "sympy" not in sys.modules
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("behind", ["BatchNorm2d", "ReLU", "Hardswish", "GELU"])
 def test_layouts_behind_norms_and_activations(behind, together):
-    """Check the strides of outputs of one channel, of one pixel, and of both, with torch's norms and activations behind."""
     for channels, size in ((1, 4), (3, 1), (1, 1), (3, 4)):
         layers = torch.nn.BatchNorm2d(channels) if behind == "BatchNorm2d" else getattr(torch.nn, behind)()
         plain = torch.nn.Sequential(torch.nn.ConvTranspose2d(2, channels, 1), layers).eval()
@@ -256,7 +254,6 @@ def test_gradients(rank):
 
 
 def test_training_is_torchs():
-    """Check some training steps of a small GAN's generator: the losses are torch's."""
     losses = []
     for accelerated in (False, True):
         torch.manual_seed(0)

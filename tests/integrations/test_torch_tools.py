@@ -279,7 +279,6 @@ def test_shallow_copies_have_attributes_of_their_own():
 
 
 def test_a_models_memory_is_given_back_at_once():
-    """Check that convt does not keep a model alive, not even until the next garbage collection."""
     import gc
     import weakref
 
@@ -323,8 +322,7 @@ def test_profiles_have_a_row():
 
 
 def test_modes_see_torchs_functions():
-    """Check that a TorchFunctionMode is called for torch's functions, and that a default device, which is such a mode, changes
-    nothing."""
+    """A TorchFunctionMode is called for torch's functions, and that a default device, which is such a mode, changes nothing."""
     from torch.overrides import TorchFunctionMode
 
     class Mode(TorchFunctionMode):
