@@ -512,6 +512,49 @@ def operator(case, filter, bias=None, **more):
     return convt.ConvTranspose(filter, bias, **{**case.keywords, "backend": "native", **more})
 
 
+@contextlib.contextmanager
+def may_refuse():
+    """Run a block, which ends early if the algorithm that it asks for does not accept the problem."""
+    try:
+        yield
+    except ValueError as error:
+        assert str(error).startswith("algorithm: got"), error
+
+
+def on_threads(call, threads=(1, 2, 3)):
+    """Return the result of a call, which must have the same bits for each of these numbers of threads."""
+    results = set()
+    for n in threads:
+        with convt.num_threads(n):
+            got = call()
+        results.add(got.tobytes())
+    assert len(results) == 1
+    return got
+
+
+def checked_on_threads(case, op, arrays, data=None, threads=(1, 2, 3), **limits):
+    """Check the result of an operator and the memory around it for each number of threads, with plans for a machine with these
+    limits. Return its bytes, which must be the same. ``data`` are the case's in other memory."""
+    results = set()
+    for n in threads:
+        out = Out("contiguous", np.empty(case.out_shape, case.numpy_dtype))
+        with convt.num_threads(n), pretend(**limits):
+            case.check(op(arrays[0] if data is None else data, out.view), *arrays)
+        out.assert_only_elements_written()
+        results.add(out.view.tobytes())
+    (found,) = results
+    return found
+
+
+def beside_nan(data, pixels=1, step=1, gap=0):
+    """Return NXC data in rows between NaN pixels. Channels are ``step`` elements apart, pixels ``gap`` elements more."""
+    channels = data.shape[-1] * step
+    around = np.full((*data.shape[:-2], data.shape[-2] + 2 * pixels, channels + gap), np.nan, data.dtype)
+    view = around[..., pixels:-pixels, :channels:step]
+    view[...] = data
+    return view
+
+
 def kept_forms(op):
     """Return the forms whose packed weights an operator keeps."""
     return [form for form in op._plans._forms.values() if form.weights() is not None]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import DTYPES, ISAS, NO_CACHES, Case, Out, operator, pretend, run, using_isa
+from cases import DTYPES, ISAS, NO_CACHES, Case, beside_nan, checked_on_threads, on_threads, operator, pretend, run, using_isa
 
 import convt
 from convt import _core
@@ -43,15 +43,7 @@ def test_small_groups(dtype, isa, non_temporal):
             case = _random(rng, dtype=dtype, data_format=rng.choice(["NXC", "NXC", "NCX"]).item())
             arrays = case.arrays()
             with using_isa(isa):
-                op = operator(case, *arrays[1:], algorithm="depthwise")
-                results = []
-                for threads in (1, 2, 3):
-                    out = Out("contiguous", np.empty(case.out_shape, case.numpy_dtype))
-                    with convt.num_threads(threads):
-                        case.check(op(arrays[0], out.view), *arrays)
-                    out.assert_only_elements_written()
-                    results.append(out.view.tobytes())
-                assert len(set(results)) == 1
+                checked_on_threads(case, operator(case, *arrays[1:], algorithm="depthwise"), arrays)
 
 
 @each_isa
@@ -64,7 +56,7 @@ def test_channels_that_fill_no_vector(channels, stride, past, isa, request):
         request.getfixturevalue("non_temporal_stores")
     for sizes in ((2, 1), (2, 2), (2, 19), (1, 385)):
         case = Case(
-            groups=channels, in_sizes=sizes, kernel=(2, 5), strides=(2, stride), pads_begin=(0, 1), pads_end=(0, 2), bias=True,
+            groups=channels, in_sizes=sizes, kernel=(2, 5), strides=(2, stride), pads_begin=(0, 1), pads_end=(0, 2),
             seed=sizes[1],
         )  # fmt: skip
         arrays = case.arrays()
@@ -91,21 +83,13 @@ def test_rows_apart_by_the_dilation(dtype, past, isa, request):
         )  # fmt: skip
         arrays = case.arrays()
         with using_isa(isa):
-            op = operator(case, *arrays[1:], algorithm="depthwise")
-            results = set()
-            for threads in (1, 2, 3):
-                out = Out("contiguous", np.empty(case.out_shape, case.numpy_dtype))
-                with convt.num_threads(threads):
-                    case.check(op(arrays[0], out.view), *arrays)
-                out.assert_only_elements_written()
-                results.add(out.view.tobytes())
-            assert len(results) == 1
+            checked_on_threads(case, operator(case, *arrays[1:], algorithm="depthwise"), arrays)
 
 
 @pytest.mark.parametrize("size", [97, 200, 385])
 def test_blocks_that_reach_beyond_the_row(size, non_temporal_stores):
     """Check blocks of equal size whose last one reaches past the end of the row."""
-    case = Case(groups=24, in_sizes=(size,), kernel=5, strides=2, pads_begin=1, pads_end=2, bias=True, seed=size)
+    case = Case(groups=24, in_sizes=(size,), kernel=5, strides=2, pads_begin=1, pads_end=2, seed=size)
     arrays = case.arrays()
     for threads in (1, 2, 3, 4, 5):
         with convt.num_threads(threads):
@@ -125,25 +109,14 @@ def test_terms_that_share_what_is_picked(kernel, stride, isa):
         filter = rng.standard_normal((3, kernel, groups * ci, co), np.float32)
         keywords = {"strides": (2, stride), "pads_begin": (1, 1), "pads_end": (0, 1), "groups": groups}
         want = convt.conv_transpose(data, filter, backend="reference", **keywords)
-        results = set()
+        keywords |= {"backend": "native", "algorithm": "depthwise"}
         with using_isa(isa):
-            for threads in (1, 2, 3, 7):
-                with convt.num_threads(threads):
-                    got = convt.conv_transpose(data, filter, backend="native", algorithm="depthwise", **keywords)
-                np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
-                results.add(got.tobytes())
-        assert len(results) == 1
+            got = on_threads(lambda: convt.conv_transpose(data, filter, **keywords), (1, 2, 3, 7))  # noqa: B023
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
 def _check_threads(case, arrays, data):
-    """Check that results of one and of three threads are right and have the same bits."""
-    op, results = operator(case, *arrays[1:], algorithm="depthwise"), set()
-    for threads in (1, 3):
-        with convt.num_threads(threads):
-            got = op(data)
-        case.check(got, *arrays)
-        results.add(got.tobytes())
-    assert len(results) == 1
+    checked_on_threads(case, operator(case, *arrays[1:], algorithm="depthwise"), arrays, data, (1, 3))
 
 
 @each_isa
@@ -156,20 +129,8 @@ def test_ends_that_skip_pixels(kernel, stride, groups, ci, co, isa):
             pads_begin=(1, width % 3), pads_end=(2, 0), output_padding=(0, stride - 1), seed=width,
         )  # fmt: skip
         arrays = case.arrays()
-        around = np.full((case.batch, 4, width + 40, groups * ci), np.nan, case.numpy_dtype)
-        data = around[:, :, 20 : width + 20]
-        data[:] = arrays[0]
         with using_isa(isa):
-            _check_threads(case, arrays, data)
-
-
-def _bytes(op, case, arrays, data, limits, threads):
-    """Return the bytes of a checked result on a machine with the given limits."""
-    out = Out("contiguous", np.empty(case.out_shape, case.numpy_dtype))
-    with convt.num_threads(threads), pretend(**limits):
-        case.check(op(data, out.view), *arrays)
-    out.assert_only_elements_written()
-    return out.view.tobytes()
+            _check_threads(case, arrays, beside_nan(arrays[0], 20))
 
 
 @each_isa
@@ -186,12 +147,11 @@ def test_groups_that_fill_vectors(groups, ci, co, dtype, isa):
             strides=(1, stride), dilations=(1, dilation), pads_begin=(1, int(rng.integers(2))), pads_end=(1, 0),
             activation=rng.choice([None, "relu", "tanh"]), seed=kernel, data_format=rng.choice(["NXC", "NXC", "NCX"]).item(),
         )  # fmt: skip
-        arrays, results = case.arrays(), set()
+        arrays = case.arrays()
         with using_isa(isa):
             op = operator(case, *arrays[1:], algorithm="depthwise")
-            for limits, threads in (({}, 1), ({}, 2), ({"depthwise_non_temporal": 0}, 3), ({"depthwise_non_temporal": 0}, 7)):
-                results.add(_bytes(op, case, arrays, arrays[0], limits, threads))
-        assert len(results) == 1
+            results = {checked_on_threads(case, op, arrays, threads=(1, 2))}
+            assert results == {checked_on_threads(case, op, arrays, threads=(3, 7), depthwise_non_temporal=0)}
 
 
 @each_isa
@@ -212,15 +172,8 @@ def test_rows_whose_weights_stay_in_registers(rows, dtype, isa):
                 continue
             arrays = case.arrays()
             with using_isa(isa):
-                results = set()
-                for changes in ({}, *NO_CACHES):
-                    op = operator(case, *arrays[1:], algorithm="depthwise")
-                    for threads in (1, 2, 3):
-                        with convt.num_threads(threads), pretend(**changes):
-                            got = op(arrays[0])
-                        results.add(got.tobytes())
-                case.check(got, *arrays)
-                assert len(results) == 1
+                new = lambda: operator(case, *arrays[1:], algorithm="depthwise")  # noqa: B023, E731
+                assert len({checked_on_threads(case, new(), arrays, **more) for more in ({}, *NO_CACHES)}) == 1
 
 
 @each_isa
@@ -289,11 +242,8 @@ def test_two_pixels_share_a_vector(kernel, stride, dilation, groups, ci, co, dty
             pads_begin=(2, width % 3), pads_end=(2, 0), activation="relu" if width % 2 else None, dtype=dtype, seed=width,
         )  # fmt: skip
         arrays = case.arrays()
-        around = np.full((case.batch, 3, width + 2, groups * ci), np.nan, case.numpy_dtype)
-        data = around[:, :, 1:-1]
-        data[:] = arrays[0]
         with using_isa(isa):
-            _check_threads(case, arrays, data)
+            _check_threads(case, arrays, beside_nan(arrays[0]))
 
 
 @each_isa
@@ -309,11 +259,8 @@ def test_cells_of_one_group(ci, co, kernel, stride, isa):
         )  # fmt: skip
         arrays = case.arrays()
         for step in (1, 2):
-            around = np.full((case.batch, 4, width + 2, ci * step + 1), np.nan, np.float32)
-            data = around[:, :, 1:-1, : ci * step : step]
-            data[:] = arrays[0]
             with using_isa(isa):
-                case.check(operator(case, *arrays[1:], algorithm="depthwise")(data), *arrays)
+                case.check(operator(case, *arrays[1:], algorithm="depthwise")(beside_nan(arrays[0], 1, step, 1)), *arrays)
 
 
 @each_isa
@@ -328,11 +275,8 @@ def test_inputs_that_are_far_apart(groups, ci, co, dtype, isa):
         )  # fmt: skip
         arrays = case.arrays()
         for step in (1, 2):
-            around = np.full((case.batch, 2, width + 2, groups * ci * step), np.nan, case.numpy_dtype)
-            data = around[:, :, 1:-1, ::step]
-            data[:] = arrays[0]
             with using_isa(isa):
-                _check_threads(case, arrays, data)
+                _check_threads(case, arrays, beside_nan(arrays[0], step=step))
 
 
 @each_isa
@@ -447,10 +391,8 @@ def test_few_out_channels(co, dtype, isa):
         results = set()
         with using_isa(isa):
             op = operator(case, *arrays[1:], algorithm="depthwise")
-            for limits, threads, data in itertools.product(
-                ({}, {"depthwise_non_temporal": 0}), (1, 3), (arrays[0], wide[..., 1:-2])
-            ):
-                results.add(_bytes(op, case, arrays, data, limits, threads))
+            for limits, data in itertools.product(({}, {"depthwise_non_temporal": 0}), (arrays[0], wide[..., 1:-2])):
+                results.add(checked_on_threads(case, op, arrays, data, (1, 3), **limits))
         assert len(results) == 1
 
 
@@ -505,10 +447,7 @@ def test_what_an_algorithm_does_not_do_has_no_schedule(algorithm):
 )
 def test_long_filters(kernel, stride, dilation, co, isa):
     """Check long filters. Their runs share terms, and phases are cut together only if this does not make too many runs."""
-    case = Case(
-        groups=5, co=co, in_sizes=(37,), kernel=(kernel,), strides=(stride,), dilations=(dilation,), pads_begin=3, pads_end=2,
-        bias=True,
-    )  # fmt: skip
+    case = Case(groups=5, co=co, in_sizes=(37,), kernel=kernel, strides=stride, dilations=dilation, pads_begin=3, pads_end=2)
     arrays = case.arrays()
     with using_isa(isa):
         case.check(run(case, *arrays, algorithm="depthwise"), *arrays)
@@ -517,7 +456,7 @@ def test_long_filters(kernel, stride, dilation, co, isa):
 @each_isa
 @pytest.mark.parametrize("channels", [3, 6, 12])
 def test_cells_of_pixels_that_are_apart(channels, isa):
-    case = Case(groups=channels, in_sizes=(3, 21), kernel=(3, 4), strides=2, pads_begin=1, pads_end=(0, 1), bias=True)
+    case = Case(groups=channels, in_sizes=(3, 21), kernel=(3, 4), strides=2, pads_begin=1, pads_end=(0, 1))
     data, filter, bias = case.arrays(exact=False)
     with using_isa(isa):
         op = operator(case, filter, bias, algorithm="depthwise")
