@@ -25,6 +25,7 @@ import convt
 from convt import _core
 from convt._model import machine
 from convt._plan import plans
+from convt._plan.run import bound_for
 
 # name -> NumPy dtype, tolerance in units of the output's scale
 DTYPES = {
@@ -553,6 +554,14 @@ def beside_nan(data, pixels=1, step=1, gap=0):
     view = around[..., pixels:-pixels, :channels:step]
     view[...] = data
     return view
+
+
+def taken(op, data):
+    """Check whether the plan of its shape completes a call. If the data is out of range, direct repeats the call and the result
+    is False."""
+    problem, view = op._attributes.problem(data.shape), op._attributes.nxc(data)
+    out = np.empty(problem.out_shape, data.dtype)
+    return op._plans.run(problem, bound_for(op._plans, problem, view.strides, out.strides), view, out)
 
 
 def kept_forms(op):

@@ -7,12 +7,11 @@ import math
 
 import numpy as np
 import pytest
-from cases import DTYPES, each_dtype, each_isa, matrix_unit, pretend, using_isa
+from cases import DTYPES, assert_same, each_dtype, each_isa, matrix_unit, on_threads, pretend, using_isa
 
 import convt
 from convt._base.problem import Problem
 from convt._model import machine
-from convt._run import config
 from convt._run.memory import kept_bytes
 from convt.algorithms import clear_schedules, common
 from convt.algorithms.direct import cost, schedule
@@ -76,13 +75,7 @@ def test_one_tap_in_several_chunks(ci, isa):
         wanted = convt.conv_transpose(data, filter, strides=2, backend="reference")
         with using_isa(isa):
             op = convt.ConvTranspose(filter, strides=2, algorithm="direct")
-            before = config.get_num_threads()
-            try:
-                for threads in (1, 2, 3):
-                    convt.set_num_threads(threads)
-                    np.testing.assert_array_equal(op(data), wanted)
-            finally:
-                convt.set_num_threads(before)
+            np.testing.assert_array_equal(on_threads(lambda: op(data)), wanted)  # noqa: B023
 
 
 @each_isa
@@ -204,17 +197,7 @@ def test_rows_that_a_tap_does_not_reach(name, dtype, isa):
     wanted = convt.conv_transpose(data, filter, bias, backend="reference", **keywords)
     with using_isa(isa):
         op = convt.ConvTranspose(filter, bias, algorithm="direct", backend="native", **keywords)
-        assert_on_any_threads(op, data, wanted)
-
-
-def assert_on_any_threads(op, data, wanted):
-    before = config.get_num_threads()
-    try:
-        for threads in (1, 2):
-            convt.set_num_threads(threads)
-            np.testing.assert_array_equal(op(data).astype(np.float64), wanted.astype(np.float64))
-    finally:
-        convt.set_num_threads(before)
+        assert_same(on_threads(lambda: op(data), (1, 2)), wanted)
 
 
 @pytest.mark.parametrize("place", ["data", "filter"])
@@ -298,7 +281,7 @@ def test_several_taps_where_they_lie(name, view, dtype, isa):
     wanted = convt.conv_transpose(data, filter, backend="reference", **keywords)
     with using_isa(isa):
         op = convt.ConvTranspose(filter, algorithm="direct", **keywords)
-        assert_on_any_threads(op, data, wanted)
+        assert_same(on_threads(lambda: op(data), (1, 2)), wanted)
 
 
 @pytest.mark.parametrize("name", WINDOWS)
@@ -307,14 +290,7 @@ def test_windows_are_summed_alike_on_any_threads(name):
     rng = np.random.default_rng(4)
     data, filter = (rng.standard_normal(a.shape, dtype=np.float32) for a in (data, filter))
     op = convt.ConvTranspose(filter, algorithm="direct", **keywords)
-    before, results = config.get_num_threads(), []
-    try:
-        for threads in (1, 2, 3):
-            convt.set_num_threads(threads)
-            results.append(op(data).tobytes())
-    finally:
-        convt.set_num_threads(before)
-    assert results[0] == results[1] == results[2]
+    on_threads(lambda: op(data))
 
 
 @each_isa

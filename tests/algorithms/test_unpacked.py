@@ -5,7 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
-from cases import ALGORITHMS, DATA_FORMATS, DTYPES, Case, each_dtype, each_isa, operator, pretend, run, using_isa
+from cases import ALGORITHMS, DATA_FORMATS, DTYPES, Case, each_dtype, each_isa, may_refuse, operator, pretend, run, using_isa
 
 import convt
 from convt._call import api
@@ -61,14 +61,11 @@ def test_filters_in_rows_give_the_bits_of_packed_ones(algorithm, dtype):
         filter = rng.standard_normal((groups * ci, co, *kernel)).astype(data.dtype)
         bias = rng.standard_normal(groups * co).astype(data.dtype)
         words = {"strides": 2, "groups": groups, "data_format": "NCX", "filter_format": "IOX", "algorithm": algorithm}
-        try:
+        with may_refuse():
             want = convt.ConvTranspose(filter, bias, **words)(data)
-        except ValueError as error:
-            assert str(error).startswith("algorithm: got")
-            continue
-        for _ in range(3):
-            assert convt.conv_transpose(data, filter, bias, **words).tobytes() == want.tobytes()
-        done += 1
+            for _ in range(3):
+                assert convt.conv_transpose(data, filter, bias, **words).tobytes() == want.tobytes()
+            done += 1
     if algorithm in ("direct", "winograd") and dtype in ("float32", "float64"):
         assert done == 4 if algorithm == "direct" else done >= 2
 
