@@ -200,19 +200,6 @@ def test_rows_that_a_tap_does_not_reach(name, dtype, isa):
         assert_same(on_threads(lambda: op(data), (1, 2)), wanted)
 
 
-@pytest.mark.parametrize("place", ["data", "filter"])
-def test_nan_reaches_what_its_tap_reaches(place):
-    rng = np.random.default_rng(2)
-    data = rng.integers(-2, 3, (2, 4, 4, 128)).astype(np.float32)
-    filter = rng.integers(-2, 3, (4, 4, 128, 32)).astype(np.float32)
-    (data if place == "data" else filter)[1, 3, 2, 7] = np.nan
-    keywords = {"strides": 2, "pads_begin": 1, "pads_end": 1}
-    got = convt.ConvTranspose(filter, algorithm="direct", **keywords)(data)
-    wanted = convt.conv_transpose(data, filter, backend="reference", **keywords)
-    assert np.isnan(wanted).any() and not np.isnan(wanted).all()
-    np.testing.assert_array_equal(got, wanted)
-
-
 @each_isa
 @each_dtype
 @pytest.mark.parametrize("merge", [False, True])

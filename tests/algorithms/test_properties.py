@@ -25,8 +25,6 @@ from cases import (
     child,
     copy_in,
     each_dtype,
-    each_isa,
-    each_sample,
     may_refuse,
     operator,
     pretend,
@@ -105,18 +103,6 @@ def test_any_memory_layout_of_inputs_and_out(case, memory, backend, isa):
         out.assert_only_elements_written()
 
 
-@pytest.mark.parametrize("memory", INPUT_MEMORY)
-@pytest.mark.parametrize("which", ["data", "filter", "bias"])
-@each_dtype
-def test_each_input_memory_layout(dtype, which, memory):
-    for case in SAMPLES.values():
-        case = replace(case, dtype=dtype)
-        arrays = dict(zip(("data", "filter", "bias"), case.arrays(), strict=True))
-        run(case, *arrays.values())
-        arrays[which] = copy_in(memory, arrays[which])
-        case.check(run(case, *arrays.values()), *arrays.values())
-
-
 @pytest.mark.parametrize("memory", ["reversed", "strided"])
 @pytest.mark.parametrize("algorithm", ["direct", "scatter", "depthwise", "winograd"])
 @each_dtype
@@ -134,18 +120,6 @@ def test_each_algorithm_packs_filters_as_they_lie(dtype, algorithm, memory):
             ran += 1
     if not ran:
         pytest.skip(f"no {algorithm} of {dtype}")
-
-
-@pytest.mark.parametrize("memory", MEMORY)
-@each_dtype
-def test_each_out_memory_layout(dtype, memory):
-    for case in SAMPLES.values():
-        case = replace(case, dtype=dtype)
-        arrays = case.arrays()
-        out = Out(memory, run(case, *arrays))
-        assert run(case, *arrays, out=out.view) is out.view
-        case.check(out.view, *arrays)
-        out.assert_only_elements_written()
 
 
 @settings(max_examples=150)
@@ -189,16 +163,6 @@ def test_outputs_written_by_non_temporal_stores(case, memory, isa, n, vectors):
             case.check(op(arrays[0], out.view), *arrays)
             out.assert_only_elements_written()
         case.check(op(arrays[0]), *arrays)
-
-
-@each_isa
-@each_dtype
-@each_sample
-def test_each_isa_computes_each_sample(case, dtype, isa):
-    case = replace(case, dtype=dtype)
-    arrays = case.arrays()
-    with using_isa(isa):
-        case.check(run(case, *arrays), *arrays)
 
 
 @pytest.mark.every_isa

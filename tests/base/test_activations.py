@@ -21,7 +21,7 @@ from convt.algorithms import onednn
 # Every activation with parameters at the ends of their ranges, of both signs, and those of usual networks.
 ROWS = {
     "none": [None], "relu": ["relu"], "leaky_relu": [("leaky_relu", slope) for slope in (0.25, 0.01, 0, 1, 3, -2)],
-    "clip": [("clip", *bounds) for bounds in ((-3, 5.5), (0, 6), (2, 2), (-4, -1), (-np.inf, 1), (-1, np.inf))],
+    "clip": [("clip", *ends) for ends in ((-3, 5.5), (0, 6), (2, 2), (-4, -1), (-np.inf, 1), (-1, np.inf), (-np.inf, np.inf))],
     "tanh": ["tanh"], "sigmoid": ["sigmoid"], "gelu": ["gelu"], "swish": ["swish"],
     "elu": [("elu", alpha) for alpha in (0.75, 1, 0, 2.5, -0.5)], "hard_swish": ["hard_swish"],
 }  # fmt: skip

@@ -83,28 +83,6 @@ def test_any_layout_of_add_and_out(data_format):
             np.testing.assert_allclose(op(data, out(), add=add), want, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
-def test_objects_with_dlpack_and_array():
-    data, filter, bias = arrays()
-    op = convt.ConvTranspose(filter, bias, **KEYWORDS)
-    add = rand(*op(data).shape)
-
-    class OnlyDlpack:
-        def __dlpack__(self, **keywords):
-            return add.__dlpack__(**keywords)
-
-        def __dlpack_device__(self):
-            return add.__dlpack_device__()
-
-    class OnlyArray:
-        def __array__(self, dtype=None, copy=None):
-            return add
-
-    want = op(data, add=add)
-    for given in (OnlyDlpack(), OnlyArray()):
-        assert (op(data, add=given) == want).all()
-        assert (convt.conv_transpose(data, filter, bias, add=given, **KEYWORDS) == want).all()
-
-
 def test_wrong_arrays_are_refused_before_anything_is_written():
     data, filter, bias = arrays()
     op = convt.ConvTranspose(filter, bias, **KEYWORDS)

@@ -12,7 +12,6 @@ import os
 import pickle
 import re
 import sys
-import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -246,38 +245,6 @@ def test_what_calls_keep_is_bounded():
 
 
 # ---------------------------------------------------------------- threads
-
-
-@pytest.mark.parametrize("plans", [1, 2, 64])
-def test_one_operator_serves_many_python_threads_at_once(plans, monkeypatch):
-    """Check different shapes with few kept plans, so that plans are made and dropped while other threads run."""
-    monkeypatch.setattr(keep, "OPERATOR_PLANS", plans << 13)
-    case = replace(DENSE, ci=16, co=8)
-    _, filter, bias = case.arrays()
-    op = operator(case, filter, bias)
-    work = []
-    for n in range(1, 101):
-        now = replace(case, batch=1 + n % 2, in_sizes=(1 + n % 10, 1 + n // 10), seed=n)
-        data = now.arrays()[0]
-        work.append((now, data, convt.conv_transpose(data, filter, bias, **now.keywords, backend="reference")))
-    start = threading.Barrier(8)
-
-    def worker(first):
-        start.wait()
-        for step in range(250):
-            now, data, want = work[(first * 37 + step * 7) % 100]
-            got = op(data) if step % 3 else run(now, data, filter, bias)
-            if got.tobytes() != want.tobytes():
-                return now
-        return None
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # so that threads switch in as many places as possible
-    try:
-        with ThreadPoolExecutor(8) as pool:
-            assert list(pool.map(worker, range(8))) == [None] * 8
-    finally:
-        sys.setswitchinterval(interval)
 
 
 def test_a_bounded_cache_is_filled_from_many_threads_at_once():
@@ -566,12 +533,6 @@ def test_show_config_says_what_there_is(capsys):
     shown = capsys.readouterr().out
     for word in (convt.__version__, config["isa"]["in use"], "threads: ", "openmp: ", "onednn: ", np.__version__):
         assert word in shown
-
-
-def test_the_command_line_prints_the_configuration(capsys):
-    code, out, errors = child("import runpy; runpy.run_module('convt', run_name='__main__')")
-    assert (code, errors) == (0, "")
-    assert out.startswith(f"version: {convt.__version__}\n") and "isa:\n  in use: " in out
 
 
 def test_importing_convt_imports_nothing_heavy():

@@ -177,6 +177,7 @@ def test_bfloat16_comes_with_opset_22():
     ({"X": X.astype(np.float16)}, TypeError, "X: got dtype float16, wanted float32"),
     ({"X": X.tolist()}, TypeError, "X: got list"), ({"W": W[0]}, ValueError, r"W: got rank 2 \(shape \(1, 3\)\)"),
     ({"W": W[0], "pads": [1, 1]}, ValueError, "W: got rank 2"), ({"W": W[..., :0]}, ValueError, "W: got an empty kernel axis"),
+    ({"W": W.astype(">f4")}, TypeError, "W: got dtype .*foreign byte order"),
     ({"W": W.astype(np.int8)}, TypeError, "W: got dtype int8"),
     ({"B": np.ones(2, np.float32)}, ValueError, r"B: got shape \(2,\), wanted \(1,\)"),
     ({"B": np.ones(1)}, TypeError, "B: got dtype float64, wanted float32"), ({"B": 1.0}, TypeError, "B: got float"),

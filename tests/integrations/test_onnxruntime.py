@@ -311,13 +311,6 @@ def test_nothing_is_copied(monkeypatch):
     np.testing.assert_array_equal(y.numpy(), session.run(None, {"X": X2})[0])
 
 
-def test_options_serve_many_sessions():
-    options = onnxruntime.SessionOptions()
-    for _ in range(2):
-        assert convt.onnxruntime.InferenceSession(_simple(), options).report.packed
-    assert onnxruntime.InferenceSession(_simple().SerializeToString(), options).run(None, {"X": X2})
-
-
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("name", ["large", "shallow", "depthwise"])
 def test_threads(name, threads):

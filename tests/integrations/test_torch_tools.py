@@ -321,26 +321,6 @@ def test_profiles_have_a_row():
         assert "convt::conv_transpose" in {row.key for row in profile.key_averages()}
 
 
-def test_modes_see_torchs_functions():
-    """A TorchFunctionMode is called for torch's functions, and that a default device, which is such a mode, changes nothing."""
-    from torch.overrides import TorchFunctionMode
-
-    class Mode(TorchFunctionMode):
-        seen = []
-
-        def __torch_function__(self, function, types, args=(), kwargs=None):
-            self.seen.append(function)
-            return function(*args, **(kwargs or {}))
-
-    module = accelerated(layer())
-    with torch.no_grad(), Mode():
-        close(module(X), layer()(X))
-    assert Mode.seen.count(F.conv_transpose2d) == 2
-    with torch.no_grad(), torch.device("cpu"), torch.profiler.profile() as profile:
-        module(X)
-    assert "convt::conv_transpose" in {row.key for row in profile.key_averages()}
-
-
 # ---------------------------------------------------------------- errors
 
 WRONG = [
