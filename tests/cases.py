@@ -25,6 +25,7 @@ import convt
 from convt import _core
 from convt._model import machine
 from convt._plan import plans
+from convt._plan.run import bound_for
 
 # name -> NumPy dtype, tolerance in units of the output's scale
 DTYPES = {
@@ -186,7 +187,8 @@ def activate(activation, y):
 
 @dataclass(frozen=True)
 class Case:
-    """A problem with its layouts and options. The arrays are drawn from ``seed``."""
+    """A problem with its layouts and options. The arrays are drawn from ``seed``. Of the spatial attributes, an integer stands
+    for all axes, and what is left out is 1 or no pads."""
 
     dtype: str = "float32"
     batch: int = 1
@@ -194,12 +196,12 @@ class Case:
     ci: int = 1  # in-channels of one group
     co: int = 1
     in_sizes: tuple = (1,)
-    kernel: tuple = (1,)
-    strides: tuple = (1,)
-    dilations: tuple = (1,)
-    pads_begin: tuple = (0,)
-    pads_end: tuple = (0,)
-    output_padding: tuple = (0,)
+    kernel: tuple = 1
+    strides: tuple = 1
+    dilations: tuple = 1
+    pads_begin: tuple = 0
+    pads_end: tuple = 0
+    output_padding: tuple = 0
     output_shape: tuple | None = None
     auto_pad: str | None = None
     bias: bool = True
@@ -207,6 +209,11 @@ class Case:
     data_format: str = "NXC"
     filter_format: str = "XIO"
     seed: int = 0
+
+    def __post_init__(self):
+        for name in ("kernel", "strides", "dilations", "pads_begin", "pads_end", "output_padding"):
+            if isinstance(value := getattr(self, name), int):
+                object.__setattr__(self, name, (value,) * len(self.in_sizes))
 
     @property
     def numpy_dtype(self):
@@ -295,11 +302,8 @@ def filter_in(filter_format, w):
         return w
     w = w.reshape(w.shape[0] * w.shape[1], *w.shape[2:])  # (channels, co, *kernel)
     w = {
-        "IOX": w,
-        "OIX": np.moveaxis(w, 1, 0),
-        "XIO": np.moveaxis(w, (0, 1), (-2, -1)),
-        "XOI": np.moveaxis(w, (0, 1), (-1, -2)),
-    }[filter_format]
+        "IOX": w, "OIX": np.moveaxis(w, 1, 0), "XIO": np.moveaxis(w, (0, 1), (-2, -1)), "XOI": np.moveaxis(w, (0, 1), (-1, -2)),
+    }[filter_format]  # fmt: skip
     return np.ascontiguousarray(w)
 
 
@@ -308,11 +312,8 @@ def filter_out(filter_format, f, groups):
     if filter_format == "GIOX":
         return f
     f = {
-        "IOX": f,
-        "OIX": np.moveaxis(f, 0, 1),
-        "XIO": np.moveaxis(f, (-2, -1), (0, 1)),
-        "XOI": np.moveaxis(f, (-1, -2), (0, 1)),
-    }[filter_format]
+        "IOX": f, "OIX": np.moveaxis(f, 0, 1), "XIO": np.moveaxis(f, (-2, -1), (0, 1)), "XOI": np.moveaxis(f, (-1, -2), (0, 1)),
+    }[filter_format]  # fmt: skip
     return f.reshape(groups, f.shape[0] // groups, *f.shape[1:])
 
 
@@ -474,16 +475,13 @@ def cases(draw, rank=None, dtypes=tuple(DTYPES), activations=EXACT_ACTIVATIONS, 
 # Samples for tests about something other than geometry. They are large enough for several threads.
 SAMPLES = {
     "dense": Case(
-        batch=2, ci=40, co=24, in_sizes=(9, 11), kernel=(4, 3), strides=(2, 2), dilations=(1, 2), pads_begin=(1, 0),
-        pads_end=(0, 2), output_padding=(1, 0),
+        batch=2, ci=40, co=24, in_sizes=(9, 11), kernel=(4, 3), strides=2, dilations=(1, 2), pads_begin=(1, 0), pads_end=(0, 2),
+        output_padding=(1, 0),
     ),
-    "deep": Case(
-        ci=300, co=20, in_sizes=(60,), kernel=(5,), strides=(2,), dilations=(1,), pads_begin=(2,), pads_end=(1,),
-        output_padding=(3,),
-    ),
+    "deep": Case(ci=300, co=20, in_sizes=(60,), kernel=5, strides=2, pads_begin=2, pads_end=1, output_padding=3),
     "grouped": Case(
-        batch=2, groups=3, ci=17, co=19, in_sizes=(4, 5, 6), kernel=(2, 3, 3), strides=(3, 1, 2), dilations=(1, 1, 1),
-        pads_begin=(0, 1, 1), pads_end=(0, 1, 0), output_padding=(2, 0, 1),
+        batch=2, groups=3, ci=17, co=19, in_sizes=(4, 5, 6), kernel=(2, 3, 3), strides=(3, 1, 2), pads_begin=(0, 1, 1),
+        pads_end=(0, 1, 0), output_padding=(2, 0, 1),
     ),
     "depthwise": Case(
         batch=2, groups=70, in_sizes=(23, 21), kernel=(3, 5), strides=(2, 1), dilations=(2, 1), pads_begin=(1, 2),
@@ -513,6 +511,57 @@ def run(case, data, filter, bias=None, **more):
 def operator(case, filter, bias=None, **more):
     """Return the convt.ConvTranspose of a case, on the native backend unless told otherwise."""
     return convt.ConvTranspose(filter, bias, **{**case.keywords, "backend": "native", **more})
+
+
+@contextlib.contextmanager
+def may_refuse():
+    """Run a block, which ends early if the algorithm that it asks for does not accept the problem."""
+    try:
+        yield
+    except ValueError as error:
+        assert str(error).startswith("algorithm: got"), error
+
+
+def on_threads(call, threads=(1, 2, 3)):
+    """Return the result of a call, which must have the same bits for each of these numbers of threads."""
+    results = set()
+    for n in threads:
+        with convt.num_threads(n):
+            got = call()
+        results.add(got.tobytes())
+    assert len(results) == 1
+    return got
+
+
+def checked_on_threads(case, op, arrays, data=None, threads=(1, 2, 3), **limits):
+    """Check the result of an operator and the memory around it for each number of threads, with plans for a machine with these
+    limits. Return its bytes, which must be the same. ``data`` are the case's in other memory."""
+    results = set()
+    for n in threads:
+        out = Out("contiguous", np.empty(case.out_shape, case.numpy_dtype))
+        with convt.num_threads(n), pretend(**limits):
+            case.check(op(arrays[0] if data is None else data, out.view), *arrays)
+        out.assert_only_elements_written()
+        results.add(out.view.tobytes())
+    (found,) = results
+    return found
+
+
+def beside_nan(data, pixels=1, step=1, gap=0):
+    """Return NXC data in rows between NaN pixels. Channels are ``step`` elements apart, pixels ``gap`` elements more."""
+    channels = data.shape[-1] * step
+    around = np.full((*data.shape[:-2], data.shape[-2] + 2 * pixels, channels + gap), np.nan, data.dtype)
+    view = around[..., pixels:-pixels, :channels:step]
+    view[...] = data
+    return view
+
+
+def taken(op, data):
+    """Check whether the plan of its shape completes a call. If the data is out of range, direct repeats the call and the result
+    is False."""
+    problem, view = op._attributes.problem(data.shape), op._attributes.nxc(data)
+    out = np.empty(problem.out_shape, data.dtype)
+    return op._plans.run(problem, bound_for(op._plans, problem, view.strides, out.strides), view, out)
 
 
 def kept_forms(op):

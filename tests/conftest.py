@@ -6,6 +6,7 @@ import inspect
 import math
 import os
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,19 +22,18 @@ settings.register_profile("convt", derandomize=True, deadline=None, suppress_hea
 settings.register_profile("more", deadline=None, max_examples=5000, suppress_health_check=list(HealthCheck))
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "convt"))
 
-# Test modules whose results do not depend on the instruction set: the benchmark, documentation, types, torch's tools, examples,
-# failing allocations, errors on the command line, and the loading and rewriting of ONNX models.
+# Tests whose results do not depend on the instruction set: folders, and test modules by the beginnings of their names.
 ISA_INDEPENDENT = (
-    "test_bench", "test_docs", "test_types", "test_torch_tools", "test_examples", "test_growth", "test_site",
-    "test_licence", "test_main_errors", "test_onnxruntime_loading", "test_onnxruntime_main", "test_onnxruntime_rewrite",
-    "test_onnxruntime_scopes",
+    "base/test_arrays", "base/test_environment", "base/test_files", "base/test_padding", "base/test_tensorflow_same",
+    "benchmark/", "call/test_bad_input", "cli/", "fuzz/test_fuzz_graphs", "fuzz/test_fuzz_models",
+    "integrations/test_onnxruntime_", "integrations/test_torch_", "model/", "plan/test_measure", "project/", "run/test_growth",
+    "run/test_quotas", "run/test_warnings",
 )  # fmt: skip
+TESTS = Path(__file__).parent
 
 
 # A test whose text matches this looks at a decision of the planner, and gets the marker ``decisions``.
-DECISION = re.compile(
-    r"\.plan\(|\bplan\.|schedule\(|\bchoose\.|explain\(|\.cost\(|_workspace|recording\(|\.form\b|kept_forms"
-)
+DECISION = re.compile(r"\.plan\(|\bplan\.|schedule\(|\bchoose\.|explain\(|\.cost\(|_workspace|recording\(|\.form\b|kept_forms")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -45,9 +45,14 @@ def pytest_collection_modifyitems(config, items):
         if looks_at_decisions(item.obj):
             item.add_marker("decisions")
     if os.environ.get("CONVT_ISA"):
-        left_out = lambda item: chooses_isa(item) or item.path.name.startswith(ISA_INDEPENDENT)  # noqa: E731
+        left_out = lambda item: chooses_isa(item) or _of(item).startswith(ISA_INDEPENDENT)  # noqa: E731
         config.hook.pytest_deselected(items=list(filter(left_out, items)))
         items[:] = [item for item in items if not left_out(item)]
+
+
+def _of(item):
+    """Return the path of a test's module in this folder."""
+    return item.path.relative_to(TESTS).as_posix()
 
 
 def looks_at_decisions(test):

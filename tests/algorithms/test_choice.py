@@ -44,8 +44,7 @@ def test_the_choice_does_not_depend_on_the_number_of_threads(name, isa):
 
 
 def test_weights_that_no_cache_holds_are_not_made_larger():
-    """Check 32 MiB of weights that are used for few pixels each. Transformed they would be 64 MiB. The constants are those of
-    CPUs whose last-level cache cannot hold them."""
+    """Check 32 MiB of weights that are used for few pixels each."""
     ratios = []
     for channels in (256, 2048):
         op, shape = operator(((1, 8, 6, channels), (4, 4), 256, 1, 2), pads_begin=1, pads_end=1)
@@ -72,8 +71,7 @@ def test_few_lanes_are_multiplied_by_dot_products():
 
 
 def test_many_small_groups_merge_their_phases():
-    """Check that phases are merged for groups of one channel on a CPU where stores and gathers take long. Otherwise each output
-    is a store of its own, and each input is gathered once per phase."""
+    """Check that phases are merged for groups of one channel on a CPU where stores and gathers take long."""
     op, shape = operator(((1, 112, 256, 49), (4, 4), 1, 49, 2), pads_begin=1, pads_end=1)
     with pretend(family="zen3"):
         assert direct.schedule(op._attributes.problem(shape), machine.current(), "vectors", 2).form == ((True, True),)
@@ -87,7 +85,6 @@ def test_channels_first_are_not_gathered_where_pixels_lie_side_by_side(data_form
 
 
 def test_a_task_of_fewer_rows_than_a_tile_is_no_whole_tile():
-    """Check that four pixels cost less than a tile of 32 rows, because they need one AMX tile of 16 rows."""
     if not matrix_unit():
         pytest.skip("no matrix unit")
     costs = []

@@ -26,12 +26,12 @@ from cases import (
     filter_in,
     operator,
     run,
+    taken,
     using_isa,
 )
 
 import convt
 from convt._model import machine
-from convt._plan.run import bound_for
 from convt.algorithms import onednn
 
 MATRIX_DTYPES = [dtype for dtype in DTYPES if dtype != "float64"]
@@ -70,14 +70,6 @@ def both(case, data, filter, bias=None, **more):
     return found
 
 
-def taken(op, data):
-    """Check whether the plan of its shape completes a call. If the data is out of range, direct repeats the call and the result
-    is False."""
-    problem, view = op._attributes.problem(data.shape), op._attributes.nxc(data)
-    out = np.empty(problem.out_shape, data.dtype)
-    return op._plans.run(problem, bound_for(op._plans, problem, view.strides, out.strides), view, out)
-
-
 def line(ci=32, co=32, n=40, **more):
     """Return a problem of one tap: each output is a dot product over the channels."""
     return Case(ci=ci, co=co, in_sizes=(n,), bias=False, **more)
@@ -106,7 +98,6 @@ def drawn(rng, dtype, rank, ci, co):
 @each_dtype
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_as_exact_as_direct(rank, dtype):
-    """Check channels on both sides of every limit, one random problem for each pair, with data in every kind of memory."""
     rng = np.random.default_rng(rank)
     ratios = []
     for ci, co in itertools.product((1, 16, 31, 32, 33, 48, 96, 300), (1, 8, 17, 32, 33, 100)):
@@ -129,7 +120,7 @@ def test_as_exact_as_direct(rank, dtype):
 @each_dtype
 @pytest.mark.parametrize("sigma", [1, 8])
 def test_each_component_is_exact_whatever_the_sizes(sigma, dtype):
-    """Check numbers of very different magnitudes. Small numbers count in outputs without large ones."""
+    """Check numbers of very different magnitudes."""
     rng = np.random.default_rng(sigma)
     limits = (2.0**-24, 2.0**15) if dtype == "float16" else (BELOW, ABOVE)
     for seed, ci in enumerate((16, 40, 96, 300)):
@@ -186,8 +177,6 @@ def test_batch_of_nothing(dtype):
 @pytest.mark.parametrize("activation", EXACT_ACTIVATIONS)
 @pytest.mark.parametrize("memory", ["contiguous", "an element off", "strided", "reversed", "cropped", "byte off", "field"])
 def test_nothing_but_the_result_is_read_or_written(memory, activation, dtype):
-    """Check for reads and writes outside the arrays. NaN surrounds data and out: a read would make direct compute and spoil the
-    result, a write would show."""
     for co, data_format in ((40, "NXC"), (33, "NXC"), (8, "NXC"), (33, "NCX")):
         case = replace(SAMPLES["dense"], dtype=dtype, co=co, activation=activation, data_format=data_format)
         data, filter, bias = case.arrays()
@@ -225,10 +214,7 @@ each_value = pytest.mark.parametrize("value", OUTSIDE)
 @pytest.mark.parametrize("data_format", DATA_FORMATS)
 @pytest.mark.parametrize("place", [0, -1, 1234])
 def test_data_at_its_bounds(place, data_format, value):
-    """Check a number at a limit at any place. In range the matrix unit computes it. Out of range each call has the bits of
-    direct."""
-    case = Case(batch=2, ci=40, co=33, in_sizes=(6, 9), kernel=(3, 3), strides=(2, 1), dilations=(1, 1), pads_begin=(1, 0),
-                pads_end=(0, 0), output_padding=(0, 0), data_format=data_format)  # fmt: skip
+    case = Case(batch=2, ci=40, co=33, in_sizes=(6, 9), kernel=3, strides=(2, 1), pads_begin=(1, 0), data_format=data_format)
     data, filter, bias = case.arrays(exact=False)
     number, fits = OUTSIDE[value]
     data.reshape(-1)[place] = number
@@ -252,9 +238,7 @@ def test_data_at_its_bounds(place, data_format, value):
 @pytest.mark.parametrize("place", [0, -1, 1234])
 @each_value
 def test_weights_at_their_bounds(value, place):
-    """Check that a filter out of range makes the plan use direct, with a note. One-shot calls depend on their own filter
-    only."""
-    case = Case(ci=40, co=33, in_sizes=(20,), kernel=(4,), strides=(2,))
+    case = Case(ci=40, co=33, in_sizes=(20,), kernel=4, strides=2)
     data, filter, bias = case.arrays(exact=False)
     good = run(case, data, filter, bias, algorithm="matrix").tobytes()
     number, fits = OUTSIDE[value]
@@ -273,8 +257,7 @@ def test_weights_at_their_bounds(value, place):
 
 
 def test_a_one_shot_call_does_not_depend_on_the_filter_of_the_first():
-    """Check that a filter out of range in the first one-shot call does not change how later calls are computed."""
-    case = Case(ci=41, co=31, in_sizes=(21,), kernel=(4,), strides=(3,))
+    case = Case(ci=41, co=31, in_sizes=(21,), kernel=4, strides=3)
     data, filter, bias = case.arrays(exact=False)
     want = operator(case, filter, bias, algorithm="matrix")(data)
     spoilt = filter.copy()
@@ -295,8 +278,7 @@ def test_the_least_weight_that_is_taken(e):
 
 
 def test_sums_in_range_do_not_overflow_on_the_way():
-    """Check sums whose odd and even depths overflow only if they are summed apart, as the unit does. Such data must not be
-    given to the unit."""
+    """Check sums whose odd and even depths overflow only if they are summed apart, as the unit does."""
     signs = np.repeat([-1.0, 0.0, 1.0], [8, 8, 16])
     for e in (48, 62):
         data, filter = np.full((1, 40, 32), 2.0**e, F32), (np.ones((1, 32, 40)) * signs[:, None] * 2.0**e).astype(F32)
@@ -305,7 +287,6 @@ def test_sums_in_range_do_not_overflow_on_the_way():
 
 @each_dtype
 def test_bias_of_every_kind(dtype):
-    """Check that any bias is added, and only to its own channel."""
     case = replace(SAMPLES["dense"], dtype=dtype, co=37)
     data, filter, _ = case.arrays()
     largest = 6e4 if dtype == "float16" else 3e38
@@ -315,25 +296,10 @@ def test_bias_of_every_kind(dtype):
 
 
 def test_a_denormal_bias_is_kept():
-    """Check a denormal bias, which the unit would flush to zero."""
     data, filter = np.zeros((1, 40, 64), F32), np.ones((1, 64, 40), F32)
     bias = np.linspace(-1e-38, 1e-38, 40).astype(F32)
     got = convt.conv_transpose(data, filter, bias, algorithm="matrix")
     assert_same(got, np.broadcast_to(bias, got.shape))
-
-
-@each_dtype
-@each_sample
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_nan_and_inf_as_direct_has_them(case, bad, dtype):
-    case = replace(case, dtype=dtype, activation="relu")
-    for where in range(3):
-        arrays = case.arrays()
-        arrays[where].reshape(-1)[arrays[where].size // 3] = bad
-        want = run(case, *arrays, algorithm="direct")
-        for got in (run(case, *arrays, algorithm="matrix"), operator(case, *arrays[1:], algorithm="matrix")(arrays[0])):
-            assert_same(got, want)
-        case.check(got, *arrays)
 
 
 # ---------------------------------------------------------------- packing
@@ -353,11 +319,9 @@ PHASES = {  # out-channels, kernel, stride: vectors with columns of several phas
 @pytest.mark.parametrize("ci", [5, 32, 40, 300])
 @pytest.mark.parametrize("phases", PHASES)
 def test_weights_in_every_order(phases, ci, dtype):
-    """Check that equal weights in any memory order give equal exact sums of small integers."""
     co, kernel, strides = PHASES[phases]
     case = Case(
-        dtype=dtype, batch=2, ci=ci, co=co, in_sizes=(5, 4), kernel=kernel, strides=strides, dilations=(1, 1),
-        pads_begin=(1, 0), pads_end=(0, 1), output_padding=(0, 0),
+        dtype=dtype, batch=2, ci=ci, co=co, in_sizes=(5, 4), kernel=kernel, strides=strides, pads_begin=(1, 0), pads_end=(0, 1),
     )  # fmt: skip
     data, _, bias = case.arrays()
     groups_first = np.random.default_rng(1).integers(-3, 4, (1, ci, co, *kernel)).astype(case.numpy_dtype)
@@ -380,20 +344,6 @@ def test_weights_in_every_order(phases, ci, dtype):
 
 
 # ---------------------------------------------------------------- threads, processes, other users of the unit
-
-
-@each_dtype
-@each_sample
-@pytest.mark.parametrize("data_format", DATA_FORMATS)
-def test_the_same_bits_for_any_number_of_threads(data_format, case, dtype):
-    case = replace(case, dtype=dtype, data_format=data_format, activation="gelu")
-    data, filter, bias = case.arrays(exact=False)
-    results = set()
-    for threads in (1, 2, 3, 5):
-        with convt.num_threads(threads):
-            op = operator(case, filter, bias, algorithm="matrix")
-            results |= {op(data).tobytes(), op(data).tobytes(), run(case, data, filter, bias, algorithm="matrix").tobytes()}
-    assert len(results) == 1
 
 
 _FORK = """
@@ -425,8 +375,6 @@ def test_a_forked_child_computes(threads, used, isa):
 
 
 def test_calls_from_many_threads():
-    """Check calls from many threads. Each thread loads the unit's tile configuration and releases it. Samples of all dtypes
-    alternate."""
     work = []
     for dtype, case in itertools.product(MATRIX_DTYPES, SAMPLES.values()):
         case = replace(case, dtype=dtype)
@@ -486,8 +434,7 @@ def test_the_process_asks_for_the_unit_once_and_works_without_it(isa):
 
 @pytest.mark.parametrize(("batch", "ci", "co", "activation"), [(3, 64, 48, "relu"), (1, 288, 64, "none")])
 def test_results_too_large_for_the_caches_are_sent_off_late(batch, ci, co, activation):
-    """Check results too large for the caches. Each tile stores the sums of the tile before it, and none may be lost, those of
-    the last tile included."""
+    """Check results too large for the caches."""
     rng = np.random.default_rng(0)
     pixels = machine.current().limits.amx_non_temporal // (4 * (ci + co) * batch) + 37
     x = rng.standard_normal((batch, pixels, ci), dtype=np.float32)

@@ -17,7 +17,6 @@ from cases import (
     EXACT_ACTIVATIONS,
     ISAS,
     NCX_ONLY,
-    SAMPLES,
     Case,
     activate,
     assert_same,
@@ -28,6 +27,7 @@ from cases import (
     each_isa,
     each_sample,
     matrix_unit,
+    may_refuse,
     operator,
     run,
     using_isa,
@@ -54,18 +54,10 @@ def line(ci=1, co=1, n=1, **more):
 # for depthwise.
 SUMS = {
     "channels": (line(ci=4096, co=3, n=2), "auto"),
-    "taps": (
-        Case(
-            in_sizes=(64, 64), kernel=(64, 64), strides=(1, 1), dilations=(1, 1), pads_begin=(63, 63), pads_end=(63, 63),
-            output_padding=(0, 0), bias=False,
-        ),
-        "auto",
-    ),
-    "both": (Case(ci=64, co=2, in_sizes=(64,), kernel=(64,), pads_begin=(63,), pads_end=(63,), bias=False), "auto"),
-    "scatter": (Case(ci=64, co=2, in_sizes=(64,), kernel=(64,), pads_begin=(63,), pads_end=(63,), bias=False), "scatter"),
-    "depthwise": (
-        Case(groups=3, in_sizes=(4096,), kernel=(4096,), pads_begin=(4095,), pads_end=(4095,), bias=False), "depthwise",
-    ),
+    "taps": (Case(in_sizes=(64, 64), kernel=64, pads_begin=63, pads_end=63, bias=False), "auto"),
+    "both": (Case(ci=64, co=2, in_sizes=(64,), kernel=64, pads_begin=63, pads_end=63, bias=False), "auto"),
+    "scatter": (Case(ci=64, co=2, in_sizes=(64,), kernel=64, pads_begin=63, pads_end=63, bias=False), "scatter"),
+    "depthwise": (Case(groups=3, in_sizes=(4096,), kernel=4096, pads_begin=4095, pads_end=4095, bias=False), "depthwise"),
 }  # fmt: skip
 each_sum = pytest.mark.parametrize("case, algorithm", SUMS.values(), ids=SUMS)
 
@@ -101,13 +93,10 @@ def test_halves_may_pass_their_own_range_on_the_way(ci, places, isa):
 @pytest.mark.parametrize("algorithm", ["direct", "scatter", "depthwise"])
 @pytest.mark.parametrize("activation", EXACT_ACTIVATIONS)
 def test_halves_round_once(dtype, isa, algorithm, activation):
-    """Check integer sums that float32 holds and the dtype does not, ties among them: the result is the sum rounded once, to
-    even."""
+    """Integer sums that float32 holds and the dtype does not, ties among them: the result is the sum rounded once, to even."""
     top = 255 if dtype == "bfloat16" else 100
     for shape in ({"groups": 5, "ci": 12, "co": 1}, {"ci": 16, "co": 21}):
-        case = Case(
-            **shape, dtype=dtype, in_sizes=(11,), kernel=(3,), strides=(2,), pads_begin=(1,), activation=activation, batch=2
-        )
+        case = Case(**shape, dtype=dtype, in_sizes=(11,), kernel=3, strides=2, pads_begin=1, activation=activation, batch=2)
         rng = np.random.default_rng(0)
         data, filter, bias = (rng.integers(-top, top + 1, a.shape).astype(a.dtype) for a in case.arrays())
         with using_isa(isa):
@@ -177,55 +166,16 @@ def test_one_bad_element_is_seen_wherever_it_is(memory, dtype, isa):
 @pytest.mark.parametrize("which", ["data", "filter", "bias", "all"])
 @settings(max_examples=200)
 @given(
-    case=cases(),
-    algorithm=st.sampled_from(["auto", *ALGORITHMS]),
-    isa=st.sampled_from(ISAS),
-    places=st.lists(st.integers(0, 2**20), min_size=1, max_size=3),
-    values=st.lists(_BAD, min_size=3, max_size=3),
-)
+    case=cases(), algorithm=st.sampled_from(["auto", *ALGORITHMS]), isa=st.sampled_from(ISAS),
+    places=st.lists(st.integers(0, 2**20), min_size=1, max_size=3), values=st.lists(_BAD, min_size=3, max_size=3),
+)  # fmt: skip
 def test_nan_and_inf_reach_exactly_the_outputs_whose_sums_contain_them(which, case, algorithm, isa, places, values):
     arrays = dict(zip(("data", "filter", "bias"), case.arrays(), strict=True))
     for name, array in arrays.items():
         if which in (name, "all"):
             spoil(array, places, values)
-    with using_isa(isa):
-        try:
-            got = run(case, *arrays.values(), algorithm=algorithm)
-        except ValueError as error:
-            assert str(error).startswith("algorithm: got")
-            return
-    case.check(got, *arrays.values())
-
-
-@each_isa
-@each_dtype
-@each_sample
-def test_nan_in_a_corner_tap_stays_inside_what_it_reaches(case, dtype, isa):
-    """Check border outputs that a NaN tap does not reach. If the border were padded with zeros, they would be 0 * NaN."""
-    case = replace(case, dtype=dtype)
-    data, filter, bias = case.arrays()
-    data[data == 0] = 1
-    filter[...] = 1
-    view = filter[(0,) * len(case.kernel)] if case.filter_format == "XIO" else None
-    view[...] = np.nan
-    with using_isa(isa):
-        got = run(case, data, filter, bias)
-        again = operator(case, filter, bias)(data)
-    case.check(got, data, filter, bias)
-    assert got.tobytes() == again.tobytes()
-    assert np.isnan(got).any() and not np.isnan(got).all()
-
-
-@each_dtype
-def test_nan_in_one_image_and_one_group_stays_there(dtype):
-    case = replace(SAMPLES["grouped"], dtype=dtype)
-    data, filter, bias = case.arrays()
-    data[1, ..., case.ci : 2 * case.ci] = np.nan  # second image, second group
-    got = run(case, data, filter, bias)
-    bad = np.isnan(got)
-    assert bad[1, ..., case.co : 2 * case.co].any()
-    bad[1, ..., case.co : 2 * case.co] = False
-    assert not bad.any()
+    with using_isa(isa), may_refuse():
+        case.check(run(case, *arrays.values(), algorithm=algorithm), *arrays.values())
 
 
 # ---------------------------------------------------------------- zeros and denormals
@@ -237,7 +187,7 @@ def test_nan_in_one_image_and_one_group_stays_there(dtype):
 def test_denormals_survive(dtype, algorithm, isa):
     info = np.finfo(DTYPES[dtype][0])
     layout = "NCX" if algorithm in NCX_ONLY else "NXC"
-    case = Case(dtype=dtype, groups=3, ci=2, co=2, in_sizes=(21,), kernel=(2,), bias=False, data_format=layout)
+    case = Case(dtype=dtype, groups=3, ci=2, co=2, in_sizes=(21,), kernel=2, bias=False, data_format=layout)
     data, filter, _ = case.arrays()
     filter[...] = 1
     data = (np.abs(data) * info.smallest_subnormal).astype(data.dtype)
@@ -269,8 +219,7 @@ def test_the_sign_of_zero_survives(dtype, activation, isa):
 
 
 def test_the_process_keeps_its_denormals_and_rounding():
-    """Check that neither import nor computation sets flush-to-zero or a rounding mode, in the caller's thread or in convt's
-    threads."""
+    """Neither import nor computation sets flush-to-zero or a rounding mode, in the caller's thread or in convt's threads."""
     script = """
 import numpy as np
 def state():
@@ -341,24 +290,12 @@ def test_activations_over_the_whole_range(activation, dtype, isa):
     assert (got[some] == want[some]).mean() > (0.98 if dtype in HALVES else 0.5)
 
 
-@each_isa
-@each_dtype
-def test_activation_parameters_reach_the_kernel(dtype, isa):
-    x = np.array([-8, -2, -1, 0, 1, 2, 8], DTYPES[dtype][0])
-    with using_isa(isa):
-        for activation in (("leaky_relu", 0.5), ("leaky_relu", -2), ("leaky_relu", 0), ("clip", -2, 1), ("clip", 1, 1),
-                           ("clip", -np.inf, 1), ("clip", -1, np.inf), ("clip", -np.inf, np.inf)):  # fmt: skip
-            got = pointwise(x, activation, co=20)
-            assert_same(got, activate(activation, x.astype(np.float64)).astype(x.dtype))
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("activation", EXACT_ACTIVATIONS + CURVED_ACTIVATIONS)
 def test_activation_and_bias_where_no_product_reaches(activation, dtype):
-    """Check that pixels between the strides and past the end are act(bias) for any bias, without a warning."""
     bias = np.array([1.5, -2, 0, np.inf, -np.inf, np.nan, 1e4], DTYPES[dtype][0])
-    case = Case(dtype=dtype, ci=2, co=7, in_sizes=(3,), kernel=(2,), strides=(4,), output_padding=(9,), activation=activation)
+    case = Case(dtype=dtype, ci=2, co=7, in_sizes=(3,), kernel=2, strides=4, output_padding=9, activation=activation)
     data, filter, _ = case.arrays()
     got = run(case, data, filter, bias)
     want = activate(activation, bias.astype(np.float64)).astype(bias.dtype).astype(np.float64)
@@ -452,12 +389,9 @@ def one_that_does(case, algorithm):
 @pytest.mark.parametrize("which", ["data", "filter", "bias", "all"])
 @settings(max_examples=40)
 @given(
-    case=cases(dtypes=("float32", "bfloat16")),
-    choice=st.sampled_from(CHOICES),
-    isa=st.sampled_from(ISAS),
-    places=st.lists(st.integers(0, 2**20), min_size=1, max_size=3),
-    values=st.lists(_BAD, min_size=3, max_size=3),
-)
+    case=cases(dtypes=("float32", "bfloat16")), choice=st.sampled_from(CHOICES), isa=st.sampled_from(ISAS),
+    places=st.lists(st.integers(0, 2**20), min_size=1, max_size=3), values=st.lists(_BAD, min_size=3, max_size=3),
+)  # fmt: skip
 def test_nan_and_inf_reach_exactly_the_same_outputs_at_less_precision(which, case, choice, isa, places, values):
     algorithm, precision = choice
     case = one_that_does(case, algorithm)
@@ -465,29 +399,16 @@ def test_nan_and_inf_reach_exactly_the_same_outputs_at_less_precision(which, cas
     for name, array in arrays.items():
         if which in (name, "all"):
             spoil(array, places, values)
-    with using_isa(isa):
-        try:
-            results = every_way(case, *arrays.values(), algorithm=algorithm, precision=precision)
-        except ValueError as error:
-            assert str(error).startswith("algorithm: got")
-            return
-    assert_like_the_sum(case, results, *arrays.values(), tolerance=2e-2)
+    with using_isa(isa), may_refuse():
+        results = every_way(case, *arrays.values(), algorithm=algorithm, precision=precision)
+        assert_like_the_sum(case, results, *arrays.values(), tolerance=2e-2)
 
 
 # Long kernels for winograd, and kernels as long as the stride, with enough channels for every unit.
 WIDE = {
-    "overlapping": Case(
-        ci=70, co=40, in_sizes=(6, 7), kernel=(4, 3), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 0), pads_end=(0, 1),
-        output_padding=(0, 0),
-    ),
-    "apart": Case(
-        ci=100, co=40, in_sizes=(6, 7), kernel=(2, 2), strides=(2, 2), dilations=(1, 1), pads_begin=(0, 0), pads_end=(0, 0),
-        output_padding=(0, 0), data_format="NCX",
-    ),
-    "few": Case(
-        ci=70, co=3, in_sizes=(6, 7), kernel=(5, 5), strides=(2, 2), dilations=(1, 1), pads_begin=(2, 1), pads_end=(1, 2),
-        output_padding=(0, 0),
-    ),
+    "overlapping": Case(ci=70, co=40, in_sizes=(6, 7), kernel=(4, 3), strides=2, pads_begin=(1, 0), pads_end=(0, 1)),
+    "apart": Case(ci=100, co=40, in_sizes=(6, 7), kernel=2, strides=2, data_format="NCX"),
+    "few": Case(ci=70, co=3, in_sizes=(6, 7), kernel=5, strides=2, pads_begin=(2, 1), pads_end=(1, 2)),
 }  # fmt: skip
 each_wide_case = pytest.mark.parametrize("case", WIDE.values(), ids=WIDE)
 
@@ -507,7 +428,6 @@ def doing(case, algorithm, isa):
 @each_choice
 @each_wide_case
 def test_bad_values_stay_where_they_are_at_less_precision(case, algorithm, precision, isa):
-    """Check NaN and infinity in data, weights and bias, before activations, and in every way to call."""
     case = one_that_does(case, algorithm)
     with doing(case, algorithm, isa):
         spoilt = (("data", (700, 3001), None), ("filter", (70, 77), ("leaky_relu", 0.25)), ("bias", (1,), ("clip", -300, 300)))
@@ -532,8 +452,7 @@ _RANGES = ((1e-40, 1), (1, 1e-40), (2.0**-70, 2.0**-70), (2.0**-30, 2.0**-100), 
 @each_choice
 @each_wide_case
 def test_float32_keeps_its_range_at_less_precision(case, algorithm, precision, isa):
-    """Check denormals, as inputs and as products, and the largest numbers, which rounding to bfloat16 would turn into
-    infinity."""
+    """Denormals, as inputs and as products, and the largest numbers, which rounding to bfloat16 would turn into infinity."""
     case = one_that_does(replace(case, bias=False), algorithm)
     signs = [None if a is None else np.sign(a + 0.5) for a in case.arrays()]
     with doing(case, algorithm, isa):
@@ -557,7 +476,7 @@ def test_halves_overflow_in_the_last_rounding_alone(layout, dtype, algorithm, is
     top = float(ml_dtypes.finfo(DTYPES[dtype][0]).max)
     weights = np.array([[1, 1], [1, -0.5], [-1, -1], [0.5, 0.25], [-0.75, -0.5], [1, -1], [0.5, 0.4375]]) * top * 0.75
     case = one_that_does(
-        Case(dtype=dtype, groups=5, ci=2, co=7, in_sizes=(21,), kernel=(3,), strides=(2,), bias=False, data_format=layout),
+        Case(dtype=dtype, groups=5, ci=2, co=7, in_sizes=(21,), kernel=3, strides=2, bias=False, data_format=layout),
         algorithm,
     )
     data, filter, _ = case.arrays()
@@ -573,7 +492,6 @@ def test_halves_overflow_in_the_last_rounding_alone(layout, dtype, algorithm, is
 
 
 def test_what_no_tap_reaches_overflows_without_a_warning():
-    """Check that outputs that no tap reaches overflow to infinity without a warning, as other outputs do."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         x, w, bias = np.ones((1, 2, 1), np.float16), np.ones((1, 1, 1), np.float16), np.full(1, 6e4, np.float16)

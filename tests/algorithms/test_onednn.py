@@ -162,15 +162,10 @@ def test_a_refusal_of_its_own_is_in_its_own_words():
 
 
 @needs_onednn
-@pytest.mark.parametrize(
-    ("case", "reason"),
-    [
-        (dict(dtype=np.float64), "no float64"),
-        (dict(rank=4), "at most 3 spatial axes"),
-        (dict(size=0, output_padding=3), "empty input"),
-        (dict(output_padding=2), "end pads"),
-    ],
-)
+@pytest.mark.parametrize(("case", "reason"), [
+    (dict(dtype=np.float64), "no float64"), (dict(rank=4), "at most 3 spatial axes"),
+    (dict(size=0, output_padding=3), "empty input"), (dict(output_padding=2), "end pads"),
+])  # fmt: skip
 def test_refuses_with_a_reason(case, reason):
     rank, size = case.get("rank", 2), case.get("size", 3)
     data, filter = (np.ones(s, case.get("dtype", np.float32)) for s in [(1, *[size] * rank, 2), (*[2] * rank, 2, 2)])

@@ -1,5 +1,6 @@
 """Property tests: random cases from cases.py, in every combination of its options, compared with its float64 definition."""
 
+import contextlib
 import itertools
 import sys
 from dataclasses import replace
@@ -24,8 +25,7 @@ from cases import (
     child,
     copy_in,
     each_dtype,
-    each_isa,
-    each_sample,
+    may_refuse,
     operator,
     pretend,
     run,
@@ -64,14 +64,9 @@ def test_each_algorithm_is_the_definition_or_says_that_it_does_not_do_the_proble
     @given(case=cases(activations=EXACT_ACTIVATIONS + CURVED_ACTIVATIONS), isa=isas, n=threads)
     def check(case, isa, n):
         arrays = case.arrays()
-        with using_isa(isa), convt.num_threads(n):
-            try:
-                got = run(case, *arrays, algorithm=algorithm)
-            except ValueError as error:
-                assert str(error).startswith("algorithm: got")
-                return
-        case.check(got, *arrays)
-        done.append(case)
+        with using_isa(isa), convt.num_threads(n), may_refuse():
+            case.check(run(case, *arrays, algorithm=algorithm), *arrays)
+            done.append(case)
 
     check()
     assert len(done) >= (250 if algorithm == "direct" else 50)
@@ -108,18 +103,6 @@ def test_any_memory_layout_of_inputs_and_out(case, memory, backend, isa):
         out.assert_only_elements_written()
 
 
-@pytest.mark.parametrize("memory", INPUT_MEMORY)
-@pytest.mark.parametrize("which", ["data", "filter", "bias"])
-@each_dtype
-def test_each_input_memory_layout(dtype, which, memory):
-    for case in SAMPLES.values():
-        case = replace(case, dtype=dtype)
-        arrays = dict(zip(("data", "filter", "bias"), case.arrays(), strict=True))
-        run(case, *arrays.values())
-        arrays[which] = copy_in(memory, arrays[which])
-        case.check(run(case, *arrays.values()), *arrays.values())
-
-
 @pytest.mark.parametrize("memory", ["reversed", "strided"])
 @pytest.mark.parametrize("algorithm", ["direct", "scatter", "depthwise", "winograd"])
 @each_dtype
@@ -127,29 +110,16 @@ def test_each_algorithm_packs_filters_as_they_lie(dtype, algorithm, memory):
     """Check one-shot calls with filters in every kind of memory, also at negative offsets."""
     ran = 0
     for case in SAMPLES.values():
-        data, filter, bias = replace(case, dtype=dtype).arrays()
-        try:
-            want = run(replace(case, dtype=dtype), data, filter, bias, algorithm=algorithm)
-        except ValueError:  # the algorithm does not accept the problem
-            continue
-        got = run(replace(case, dtype=dtype), data, copy_in(memory, filter), bias, algorithm=algorithm)
-        replace(case, dtype=dtype).check(got, data, filter, bias, exact=False)
-        np.testing.assert_array_equal(got, want)
-        ran += 1
+        case = replace(case, dtype=dtype)
+        data, filter, bias = case.arrays()
+        with may_refuse():
+            want = run(case, data, filter, bias, algorithm=algorithm)
+            got = run(case, data, copy_in(memory, filter), bias, algorithm=algorithm)
+            case.check(got, data, filter, bias, exact=False)
+            np.testing.assert_array_equal(got, want)
+            ran += 1
     if not ran:
         pytest.skip(f"no {algorithm} of {dtype}")
-
-
-@pytest.mark.parametrize("memory", MEMORY)
-@each_dtype
-def test_each_out_memory_layout(dtype, memory):
-    for case in SAMPLES.values():
-        case = replace(case, dtype=dtype)
-        arrays = case.arrays()
-        out = Out(memory, run(case, *arrays))
-        assert run(case, *arrays, out=out.view) is out.view
-        case.check(out.view, *arrays)
-        out.assert_only_elements_written()
 
 
 @settings(max_examples=150)
@@ -180,8 +150,7 @@ def test_one_operator_on_several_shapes_is_the_function_bit_for_bit(case, isa, m
 @settings(max_examples=250)
 @given(case=cases(), memory=outs, isa=isas, n=threads, vectors=st.integers(1, 4))
 def test_outputs_written_by_non_temporal_stores(case, memory, isa, n, vectors):
-    """Check non-temporal stores, otherwise used for outputs of many megabytes, with small outputs. They store whole aligned
-    vectors only."""
+    """Check non-temporal stores, otherwise used for outputs of many megabytes, with small outputs."""
     depthwise = case.groups > 1 and case.ci == case.co == 1
     case = replace(case, **{"groups" if depthwise else "co": 16 * vectors})
     arrays = case.arrays()
@@ -196,16 +165,6 @@ def test_outputs_written_by_non_temporal_stores(case, memory, isa, n, vectors):
         case.check(op(arrays[0]), *arrays)
 
 
-@each_isa
-@each_dtype
-@each_sample
-def test_each_isa_computes_each_sample(case, dtype, isa):
-    case = replace(case, dtype=dtype)
-    arrays = case.arrays()
-    with using_isa(isa):
-        case.check(run(case, *arrays), *arrays)
-
-
 @pytest.mark.every_isa
 @pytest.mark.parametrize("channels", range(1, 71))
 def test_every_channel_count_around_the_vectors(channels):
@@ -213,8 +172,8 @@ def test_every_channel_count_around_the_vectors(channels):
     for dtype in DTYPES:
         for ci, co, groups in ((5, channels, 1), (channels, 3, 1), (1, 1, channels)):
             case = Case(
-                dtype=dtype, groups=groups, ci=ci, co=co, in_sizes=(3, 5), kernel=(3, 3), strides=(2, 1), dilations=(1, 1),
-                pads_begin=(1, 1), pads_end=(0, 1), output_padding=(0, 0), seed=channels,
+                dtype=dtype, groups=groups, ci=ci, co=co, in_sizes=(3, 5), kernel=3, strides=(2, 1), pads_begin=1,
+                pads_end=(0, 1), seed=channels,
             )  # fmt: skip
             arrays = case.arrays()
             for isa in ISAS:
@@ -223,23 +182,14 @@ def test_every_channel_count_around_the_vectors(channels):
 
 
 LARGE = {
-    "image": Case(
-        batch=2, ci=48, co=40, in_sizes=(33, 29), kernel=(4, 4), strides=(2, 2), pads_begin=(1, 1), pads_end=(1, 1),
-        dilations=(1, 1), output_padding=(0, 0),
-    ),
-    "narrow": Case(
-        ci=3, co=3, in_sizes=(120, 130), kernel=(9, 9), strides=(3, 3), dilations=(1, 1), pads_begin=(4, 3), pads_end=(3, 4),
-        output_padding=(0, 0),
-    ),
-    "sound": Case(ci=128, co=64, in_sizes=(500,), kernel=(16,), strides=(8,), pads_begin=(4,), pads_end=(4,)),
+    "image": Case(batch=2, ci=48, co=40, in_sizes=(33, 29), kernel=4, strides=2, pads_begin=1, pads_end=1),
+    "narrow": Case(ci=3, co=3, in_sizes=(120, 130), kernel=9, strides=3, pads_begin=(4, 3), pads_end=(3, 4)),
+    "sound": Case(ci=128, co=64, in_sizes=(500,), kernel=16, strides=8, pads_begin=4, pads_end=4),
     "dilated": Case(
-        groups=2, ci=40, co=33, in_sizes=(14, 10, 9), kernel=(3, 3, 3), strides=(1, 2, 1), dilations=(2, 1, 3),
-        pads_begin=(2, 1, 3), pads_end=(2, 0, 3), output_padding=(0, 1, 0),
+        groups=2, ci=40, co=33, in_sizes=(14, 10, 9), kernel=3, strides=(1, 2, 1), dilations=(2, 1, 3), pads_begin=(2, 1, 3),
+        pads_end=(2, 0, 3), output_padding=(0, 1, 0),
     ),
-    "depthwise": Case(
-        groups=520, in_sizes=(11, 13), kernel=(5, 5), strides=(2, 2), dilations=(1, 1), pads_begin=(2, 2),
-        pads_end=(2, 2), output_padding=(1, 1),
-    ),
+    "depthwise": Case(groups=520, in_sizes=(11, 13), kernel=5, strides=2, pads_begin=2, pads_end=2, output_padding=1),
 }  # fmt: skip
 
 
@@ -247,19 +197,13 @@ LARGE = {
 @pytest.mark.parametrize("data_format", DATA_FORMATS)
 @pytest.mark.parametrize("case", LARGE.values(), ids=LARGE)
 def test_large_problems_of_many_blocks(case, data_format):
-    """Check problems as large as real layers, with many blocks, panels and depth chunks, for every algorithm that accepts
-    them."""
     case = replace(case, data_format=data_format)
     arrays = case.arrays()
     want = case.expected(*arrays)
     for (numpy_dtype, _), isa, algorithm in itertools.product(DTYPES.values(), ISAS, ALGORITHMS):
-        with using_isa(isa), convt.num_threads(2):
-            try:
-                got = run(case, *(a.astype(numpy_dtype) for a in arrays), algorithm=algorithm)
-            except ValueError as error:
-                assert algorithm != "direct" and str(error).startswith("algorithm: got")
-                continue
-        assert_same(got, want.astype(numpy_dtype))
+        with using_isa(isa), convt.num_threads(2), contextlib.nullcontext() if algorithm == "direct" else may_refuse():
+            got = run(case, *(a.astype(numpy_dtype) for a in arrays), algorithm=algorithm)
+            assert_same(got, want.astype(numpy_dtype))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -278,7 +222,7 @@ def test_nothing_to_sum_is_zero_plus_bias(backend, groups, ci, co, in_sizes):
     rank = len(in_sizes)
     case = Case(
         batch=2, groups=groups, ci=ci, co=co, in_sizes=in_sizes, kernel=(3,) * rank, strides=(2,) * rank,
-        dilations=(1,) * rank, pads_begin=(0,) * rank, pads_end=(0,) * rank, output_padding=(4,) * rank, activation="relu",
+        output_padding=(4,) * rank, activation="relu",
     )  # fmt: skip
     arrays = case.arrays()
     got = run(case, *arrays, backend=backend)
@@ -290,10 +234,9 @@ def test_nothing_to_sum_is_zero_plus_bias(backend, groups, ci, co, in_sizes):
 
 @pytest.mark.parametrize("rank", [5, 8, 20, 40])
 def test_many_axes(rank):
-    """Check many axes of size 1 around two axes of other sizes."""
     case = Case(
         ci=3, co=5, in_sizes=(1,) * (rank - 2) + (3, 4), kernel=(1,) * (rank - 2) + (3, 2), strides=(3,) * (rank - 2) + (2, 1),
-        dilations=(1,) * rank, pads_begin=(0,) * rank, pads_end=(0,) * (rank - 1) + (1,), output_padding=(0,) * rank,
+        pads_end=(0,) * (rank - 1) + (1,),
     )  # fmt: skip
     arrays = case.arrays()
     case.check(run(case, *arrays), *arrays)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import ALGORITHMS, DTYPES, Case, operator, run
+from cases import ALGORITHMS, DTYPES, Case, may_refuse, operator, run
 
 import convt
 from convt import tuning
@@ -31,8 +31,8 @@ def random_case(seed):
     return Case(
         dtype=pick("float32", "float32", "float32", *DTYPES), batch=pick(1, 1, 2, 5), groups=groups, ci=pick(1, 3, 16, 64, 200),
         co=pick(1, 2, 8, 40, 128), in_sizes=draw(1, (40, 10, 5)[rank - 1]), kernel=kernel, strides=draw(1, 4),
-        dilations=dilations, pads_begin=pads, pads_end=pads, output_padding=(0,) * rank, bias=bool(rng.integers(2)),
-        data_format="NCX", filter_format="IOX", seed=seed,
+        dilations=dilations, pads_begin=pads, pads_end=pads, bias=bool(rng.integers(2)), data_format="NCX", filter_format="IOX",
+        seed=seed,
     )  # fmt: skip
 
 
@@ -71,21 +71,15 @@ def test_a_function_and_an_operator_of_one_algorithm(case):
     chosen = operator(case, filter, bias).plan(data.shape).algorithm
     assert same(run(case, data, filter, bias, algorithm=chosen), operator(case, filter, bias)(data))
     for algorithm in ALGORITHMS:
-        try:
+        with may_refuse():
             op = operator(case, filter, bias, algorithm=algorithm)
-            first = op(data)
-        except ValueError as error:
-            assert str(error).startswith("algorithm: got")
-            continue
-        assert same(first, op(data), *(run(case, data, filter, bias, algorithm=algorithm) for _ in range(2))), algorithm
+            assert same(op(data), op(data), *(run(case, data, filter, bias, algorithm=algorithm) for _ in range(2))), algorithm
 
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_a_filter_with_repeated_elements_with_out_and_without(axis):
-    """Check a filter that is the same for all in-channels or all out-channels. It is copied, in the order that is multiplied
-    in place."""
-    case = Case(ci=64, co=40, in_sizes=(3, 3), kernel=(3, 3), strides=(2, 2), dilations=(1, 1), pads_begin=(0, 0),
-                pads_end=(0, 0), output_padding=(0, 0), data_format="NCX", filter_format="IOX")  # fmt: skip
+    """Check a filter that is the same for all in-channels or all out-channels."""
+    case = Case(ci=64, co=40, in_sizes=(3, 3), kernel=3, strides=2, data_format="NCX", filter_format="IOX")
     data, whole, bias = case.arrays(exact=False)
     memory = whole.reshape(-1).copy()
     steps = [step * (n != axis) for n, step in enumerate(whole.strides)]

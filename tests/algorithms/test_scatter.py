@@ -15,14 +15,15 @@ from cases import (
     INPUT_MEMORY,
     Case,
     Out,
-    assert_same,
     copy_in,
     each_isa,
     kept_forms,
     matrix_unit,
+    on_threads,
     operator,
     pretend,
     run,
+    taken,
     using_isa,
 )
 from fuzz import machines
@@ -31,7 +32,6 @@ import convt
 from convt._base.problem import Problem
 from convt._model import machine
 from convt._plan import choose, plans
-from convt._plan.run import bound_for
 from convt.algorithms import planes, scatter, stages
 from convt.algorithms.scatter import schedule
 from convt.algorithms.scatter.schedule import ACROSS, COLUMNS, GATHERED
@@ -43,44 +43,26 @@ each_format = pytest.mark.parametrize("data_format", DATA_FORMATS)
 
 PROBLEMS = {
     "rows that share pixels": Case(
-        batch=2, ci=40, co=3, in_sizes=(37, 21), kernel=(5, 4), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 0),
-        pads_end=(0, 2), output_padding=(1, 0),
+        batch=2, ci=40, co=3, in_sizes=(37, 21), kernel=(5, 4), strides=2, pads_begin=(1, 0), pads_end=(0, 2),
+        output_padding=(1, 0),
     ),
-    "one channel": Case(
-        ci=56, in_sizes=(20, 70), kernel=(9, 9), strides=(3, 3), dilations=(1, 1), pads_begin=(4, 4), pads_end=(4, 4),
-        output_padding=(2, 2),
-    ),
-    "dilated rows": Case(
-        ci=33, co=2, in_sizes=(23, 18), kernel=(3, 3), strides=(2, 1), dilations=(3, 1), pads_begin=(2, 1), pads_end=(0, 0),
-        output_padding=(0, 0),
-    ),
+    "one channel": Case(ci=56, in_sizes=(20, 70), kernel=9, strides=3, pads_begin=4, pads_end=4, output_padding=2),
+    "dilated rows": Case(ci=33, co=2, in_sizes=(23, 18), kernel=3, strides=(2, 1), dilations=(3, 1), pads_begin=(2, 1)),
     "volume": Case(
-        batch=2, ci=34, co=2, in_sizes=(5, 19, 9), kernel=(3, 3, 3), strides=(2, 2, 2), dilations=(1, 1, 1),
-        pads_begin=(1, 1, 1), pads_end=(0, 1, 1), output_padding=(1, 1, 1),
+        batch=2, ci=34, co=2, in_sizes=(5, 19, 9), kernel=3, strides=2, pads_begin=1, pads_end=(0, 1, 1), output_padding=1,
     ),
-    "groups": Case(
-        groups=3, ci=40, co=2, in_sizes=(18, 30), kernel=(4, 5), strides=(2, 4), dilations=(1, 1), pads_begin=(1, 1),
-        pads_end=(1, 1), output_padding=(0, 0),
-    ),
-    "deep": Case(ci=300, co=2, in_sizes=(370,), kernel=(16,), strides=(8,), pads_begin=(3,), bias=False),
-    "deep rows": Case(
-        ci=520, co=1, in_sizes=(18, 13), kernel=(3, 2), strides=(1, 1), dilations=(1, 1), pads_begin=(1, 0),
-        pads_end=(1, 0), output_padding=(0, 0),
-    ),
-    "few in-channels": Case(
-        ci=5, co=5, in_sizes=(19, 40), kernel=(5, 3), strides=(2, 1), dilations=(1, 1), pads_begin=(0, 0), pads_end=(0, 0),
-        output_padding=(0, 0),
-    ),
+    "groups": Case(groups=3, ci=40, co=2, in_sizes=(18, 30), kernel=(4, 5), strides=(2, 4), pads_begin=1, pads_end=1),
+    "deep": Case(ci=300, co=2, in_sizes=(370,), kernel=16, strides=8, pads_begin=3, bias=False),
+    "deep rows": Case(ci=520, co=1, in_sizes=(18, 13), kernel=(3, 2), pads_begin=(1, 0), pads_end=(1, 0)),
+    "few in-channels": Case(ci=5, co=5, in_sizes=(19, 40), kernel=(5, 3), strides=(2, 1)),
     "small images": Case(
-        batch=7, ci=40, co=2, in_sizes=(4, 5), kernel=(3, 4), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 1),
-        pads_end=(1, 1), output_padding=(1, 0),
+        batch=7, ci=40, co=2, in_sizes=(4, 5), kernel=(3, 4), strides=2, pads_begin=1, pads_end=1, output_padding=(1, 0),
     ),
     # The window shows no output that the input's only row reaches, so the workspace has no room for products.
     "rows of no taps": Case(
-        ci=3, co=2, in_sizes=(1, 6), kernel=(1, 2), strides=(2, 1), dilations=(1, 1), pads_begin=(1, 0), pads_end=(0, 0),
-        output_padding=(1, 0),
+        ci=3, co=2, in_sizes=(1, 6), kernel=(1, 2), strides=(2, 1), pads_begin=(1, 0), output_padding=(1, 0),
     ),
-    "lanes of a vector and more": Case(ci=64, co=5, in_sizes=(100,), kernel=(11,), strides=(4,)),
+    "lanes of a vector and more": Case(ci=64, co=5, in_sizes=(100,), kernel=11, strides=4),
 }  # fmt: skip
 each_problem = pytest.mark.parametrize("case", PROBLEMS.values(), ids=PROBLEMS)
 each_name = pytest.mark.parametrize("name", ["scatter", pytest.param("matrix_scatter", marks=needs_amx)])
@@ -118,7 +100,6 @@ def skip_without(name, dtype):
 @each_problem
 @each_name
 def test_every_way_is_the_definition_for_any_number_of_threads(name, case, data_format, dtype):
-    """Check each layout of products: exact sums, and for any data the same bits for any number of threads."""
     skip_without(name, dtype)
     case = replace(case, dtype=dtype, data_format=data_format)
     whole, any_data = case.arrays(), case.arrays(exact=False)
@@ -152,8 +133,7 @@ def test_every_way_at_every_instruction_set(case, isa):
 @each_problem
 @pytest.mark.parametrize("memory", ["contiguous", "strided", "reversed", "cropped"])
 def test_planes_as_they_are(memory, case, isa, monkeypatch):
-    """Check planes that are multiplied in place, also where the algorithm would choose blocks, in memory that is followed by
-    NaN."""
+    """Planes that are multiplied in place, also where the algorithm would choose blocks, in memory that is followed by NaN."""
     monkeypatch.setattr(planes.schedule, "cheaper_on_planes", lambda those, *problem: those.schedule(*at_all(*problem)))
     at_all = lambda problem, here, unit, finite: (problem, here, unit, 2, finite)  # noqa: E731
     with using_isa(isa):
@@ -174,10 +154,7 @@ def test_planes_of_few_columns_are_read_as_they_are_multiplied():
     """Check up to eight columns with any number of channels, and rows of all lengths, whose last vector ends with the plane."""
     rng = np.random.default_rng(0)
     for co, ci, width in itertools.product(range(1, 5), (1, 2, 3, 5, 24), (1, 7, 8, 31, 64, 100)):
-        case = Case(
-            ci=ci, co=co, in_sizes=(3, width), kernel=(1, 2), strides=(1, 2), dilations=(1, 1), pads_begin=(0, 0),
-            pads_end=(0, 0), output_padding=(0, 0), data_format="NCX",
-        )  # fmt: skip
+        case = Case(ci=ci, co=co, in_sizes=(3, width), kernel=(1, 2), strides=(1, 2), data_format="NCX")
         data, filter, bias = case.arrays()
         whole = np.full((*data.shape[:-1], width + rng.integers(1, 9)), np.nan, data.dtype)
         whole[..., :width] = data
@@ -188,8 +165,6 @@ def test_planes_of_few_columns_are_read_as_they_are_multiplied():
 @each_problem
 @pytest.mark.parametrize("memory", INPUT_MEMORY)
 def test_nothing_but_the_result_is_read_or_written(memory, case, name):
-    """Check for reads and writes outside the arrays. NaN surrounds data and out: a read would spoil the result, a write would
-    show."""
     for data_format, dtype in (("NXC", "float32"), ("NCX", "float32"), ("NXC", "bfloat16")):
         now = replace(case, data_format=data_format, dtype=dtype, activation="relu")
         data, filter, bias = now.arrays()
@@ -203,47 +178,26 @@ def test_nothing_but_the_result_is_read_or_written(memory, case, name):
 
 
 JOINED = {
-    "a kernel as long as its stride": Case(
-        batch=2, ci=24, in_sizes=(9, 44), kernel=(2, 2), strides=(2, 2), dilations=(1, 1), pads_begin=(0, 0), pads_end=(0, 0),
-        output_padding=(0, 0),
-    ),
-    "cut by the window": Case(
-        batch=3, ci=7, co=5, in_sizes=(11, 19), kernel=(2, 2), strides=(2, 2), dilations=(1, 1), pads_begin=(3, 1),
-        pads_end=(1, 5), output_padding=(0, 0),
-    ),
-    "gaps between outputs": Case(
-        batch=2, ci=3, co=2, in_sizes=(7, 40), kernel=(2, 1), strides=(3, 2), dilations=(1, 1), pads_begin=(0, 0),
-        pads_end=(0, 0), output_padding=(2, 1),
-    ),
-    "short rows": Case(
-        batch=5, ci=65, co=2, in_sizes=(4, 3), kernel=(3, 3), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 1),
-        pads_end=(1, 1), output_padding=(1, 1),
-    ),
-    "pixels": Case(
-        batch=19, ci=40, co=4, in_sizes=(1, 1), kernel=(3, 2), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 0),
-        pads_end=(0, 0), output_padding=(0, 0),
-    ),
+    "a kernel as long as its stride": Case(batch=2, ci=24, in_sizes=(9, 44), kernel=2, strides=2),
+    "cut by the window": Case(batch=3, ci=7, co=5, in_sizes=(11, 19), kernel=2, strides=2, pads_begin=(3, 1), pads_end=(1, 5)),
+    "gaps between outputs": Case(batch=2, ci=3, co=2, in_sizes=(7, 40), kernel=(2, 1), strides=(3, 2), output_padding=(2, 1)),
+    "short rows": Case(batch=5, ci=65, co=2, in_sizes=(4, 3), kernel=3, strides=2, pads_begin=1, pads_end=1, output_padding=1),
+    "pixels": Case(batch=19, ci=40, co=4, in_sizes=(1, 1), kernel=(3, 2), strides=2, pads_begin=(1, 0)),
     "no tap reaches some": Case(
-        batch=9, ci=16, co=3, in_sizes=(3, 4), kernel=(2, 2), strides=(3, 4), dilations=(2, 1), pads_begin=(0, 1),
-        pads_end=(0, 2), output_padding=(2, 0),
+        batch=9, ci=16, co=3, in_sizes=(3, 4), kernel=2, strides=(3, 4), dilations=(2, 1), pads_begin=(0, 1), pads_end=(0, 2),
+        output_padding=(2, 0),
     ),
-    "images of a row": Case(batch=70, ci=33, co=3, in_sizes=(6,), kernel=(4,), strides=(2,), pads_begin=(1,), pads_end=(1,)),
+    "images of a row": Case(batch=70, ci=33, co=3, in_sizes=(6,), kernel=4, strides=2, pads_begin=1, pads_end=1),
     "volume": Case(
-        batch=2, ci=6, co=1, in_sizes=(3, 4, 5), kernel=(2, 3, 2), strides=(2, 2, 2), dilations=(1, 1, 1),
-        pads_begin=(1, 1, 0), pads_end=(0, 0, 1), output_padding=(0, 0, 0),
+        batch=2, ci=6, co=1, in_sizes=(3, 4, 5), kernel=(2, 3, 2), strides=2, pads_begin=(1, 1, 0), pads_end=(0, 0, 1),
     ),
-    "groups": Case(
-        batch=2, groups=2, ci=9, co=2, in_sizes=(6, 17), kernel=(2, 2), strides=(2, 2), dilations=(1, 1), pads_begin=(0, 0),
-        pads_end=(0, 0), output_padding=(0, 0),
-    ),
+    "groups": Case(batch=2, groups=2, ci=9, co=2, in_sizes=(6, 17), kernel=2, strides=2),
 }  # fmt: skip
 
 
 @each_isa
 @pytest.mark.parametrize("case", JOINED.values(), ids=JOINED)
 def test_rows_multiplied_as_one(case, isa):
-    """Check consecutive rows that are multiplied as one, across images too, in any memory and for any number of threads,
-    without reads or writes outside the arrays."""
     with using_isa(isa):
         for dtype, memory, activation in zip(DTYPES, ("contiguous", "cropped", "reversed", "strided"),
                                              ("relu", None, "tanh", None), strict=True):  # fmt: skip
@@ -277,7 +231,6 @@ def test_of_nothing(case, name):
 
 @each_name
 def test_workspace_is_bounded(name):
-    """Check that the workspace is at most 4 MiB a thread for any number of channels, taps and columns."""
     for ci, kernel, co in itertools.product((32, 300, 1100, 5000), ((3, 3), (9, 64), (5, 5, 5)), (1, 5)):
         op = convt.ConvTranspose(np.zeros((*kernel, ci, co), np.float32), strides=2, algorithm=name)
         for size in (3, 200):
@@ -310,14 +263,6 @@ def test_as_exact_as_direct(case, dtype):
     got, direct = np.swapaxes(errors, 0, 1)
     assert got.max() <= 1.1 * direct.max() + 2.0**-26 * scale
     assert np.sqrt(np.mean(got**2)) <= 1.05 * np.sqrt(np.mean(direct**2))
-
-
-def taken(op, data):
-    """Check whether the plan of its shape completes a call. If the data is out of range, direct repeats the call and the result
-    is False."""
-    problem, view = op._attributes.problem(data.shape), op._attributes.nxc(data)
-    out = np.empty(problem.out_shape, data.dtype)
-    return op._plans.run(problem, bound_for(op._plans, problem, view.strides, out.strides), view, out)
 
 
 @needs_amx
@@ -356,21 +301,6 @@ def test_a_filter_out_of_range_is_left_to_scatter(number):
     for _ in range(2):
         assert op(data).tobytes() == run(case, data, spoilt, bias, algorithm="matrix_scatter").tobytes() == want
         assert run(case, data, filter, bias, algorithm="matrix_scatter").tobytes() == good
-
-
-@needs_amx
-@each_problem
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_nan_and_inf_as_direct_has_them(case, bad):
-    case = replace(case, bias=True, activation="relu")
-    for where in range(3):
-        arrays = case.arrays()
-        arrays[where].reshape(-1)[arrays[where].size // 3] = bad
-        want = run(case, *arrays, algorithm="direct")
-        op = operator(case, *arrays[1:], algorithm="matrix_scatter")
-        for got in (run(case, *arrays, algorithm="matrix_scatter"), op(arrays[0])):
-            assert_same(got, want)
-        case.check(got, *arrays)
 
 
 @needs_amx
@@ -417,12 +347,8 @@ def test_small_images_are_picked_where_memory_allows(isa):
                 with machine.pretend(l1=48 << 10, l2=1 << 20, l3=32 << 20, family="zen5"):
                     assert stages.cached_schedule(scatter.STAGES, problem, machine.current()).form[0] == GATHERED
             take(GATHERED)
-            results = set()
-            for threads in (1, 2, 3):
-                with convt.num_threads(threads):
-                    op = operator(now, filter, bias, algorithm="scatter")
-                    results |= {op(data).tobytes() for _ in range(2)}
-            assert len(results) == 1
+            op = operator(now, filter, bias, algorithm="scatter")
+            on_threads(lambda: op(data), (1, 2, 3, 3))  # noqa: B023
             out = Out("strided", np.zeros(now.out_shape, now.numpy_dtype))
             op(data, out=out.view)
             now.check(np.array(out.view), data, filter, bias, exact=False)
@@ -453,7 +379,6 @@ def test_an_empty_input_whatever_joining_rows_costs(seed):
 @each_name
 @each_problem
 def test_a_schedule_is_decided_without_weights_prints_and_compares(case, name):
-    """Check that a schedule needs no weights, prints, and equals a second one for the same problem."""
     unit = "vectors" if name == "scatter" else "amx"
     skip_without(name, case.dtype)
     op = operator(case, *case.arrays()[1:], algorithm=name)
@@ -491,7 +416,7 @@ def test_no_schedule_costs_less_than_the_bound(case, isa):
 
 @pytest.mark.parametrize("out", [1, 2, 3])
 def test_products_have_room_for_phases_that_the_window_hides(out):
-    """Check a window of fewer outputs than the stride. All phases of a group are columns of the products, visible or not."""
+    """Check a window of fewer outputs than the stride."""
     problem = Problem("float64", 2, 1, 100, 5, (2, 1, 3), (3, 3, 4), (1, 3, 3), (1, 1, 1), (2, 0, 3), (2, out, 3))
     found = scatter.STAGES.schedule(problem, machine.current(), "vectors", 2, True)
     unit, columns = machine.current().info(problem.dtype), 3 * 4 * problem.co

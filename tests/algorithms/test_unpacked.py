@@ -5,7 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
-from cases import ALGORITHMS, DATA_FORMATS, DTYPES, Case, each_dtype, each_isa, operator, pretend, run, using_isa
+from cases import ALGORITHMS, DATA_FORMATS, DTYPES, Case, each_dtype, each_isa, may_refuse, operator, pretend, run, using_isa
 
 import convt
 from convt._call import api
@@ -17,16 +17,17 @@ from convt.algorithms import reorder, unpacked
 f32 = np.float32
 
 CASES = {
-    "one pixel": Case(ci=70, co=19, in_sizes=(1, 1), kernel=(4, 4), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 1),
-                      pads_end=(1, 1), output_padding=(0, 0)),
-    "several chunks": Case(ci=601, co=33, in_sizes=(3, 5), kernel=(3, 3), strides=(2, 2), dilations=(1, 1), pads_begin=(1, 0),
-                           pads_end=(0, 1), output_padding=(0, 1)),
-    "images and groups": Case(batch=3, groups=2, ci=40, co=70, in_sizes=(2, 4), kernel=(2, 5), strides=(1, 3), dilations=(2, 1),
-                              pads_begin=(0, 2), pads_end=(1, 0), output_padding=(0, 0)),
-    "outputs without a product": Case(batch=2, ci=65, co=9, in_sizes=(9,), kernel=(2,), strides=(4,), output_padding=(3,)),
-    "long kernel": Case(ci=33, co=5, in_sizes=(21,), kernel=(300,), strides=(7,)),
-    "cubes": Case(ci=90, co=40, in_sizes=(2, 3, 4), kernel=(1, 2, 2), strides=(1, 2, 2), dilations=(1, 1, 1),
-                  pads_begin=(0, 0, 0), pads_end=(0, 0, 0), output_padding=(0, 0, 0)),
+    "one pixel": Case(ci=70, co=19, in_sizes=(1, 1), kernel=4, strides=2, pads_begin=1, pads_end=1),
+    "several chunks": Case(
+        ci=601, co=33, in_sizes=(3, 5), kernel=3, strides=2, pads_begin=(1, 0), pads_end=(0, 1), output_padding=(0, 1),
+    ),
+    "images and groups": Case(
+        batch=3, groups=2, ci=40, co=70, in_sizes=(2, 4), kernel=(2, 5), strides=(1, 3), dilations=(2, 1), pads_begin=(0, 2),
+        pads_end=(1, 0),
+    ),
+    "outputs without a product": Case(batch=2, ci=65, co=9, in_sizes=(9,), kernel=2, strides=4, output_padding=3),
+    "long kernel": Case(ci=33, co=5, in_sizes=(21,), kernel=300, strides=7),
+    "cubes": Case(ci=90, co=40, in_sizes=(2, 3, 4), kernel=(1, 2, 2), strides=(1, 2, 2)),
 }  # fmt: skip
 each_case = pytest.mark.parametrize("name", CASES)
 
@@ -40,7 +41,6 @@ def case_of(name, **changes):
 @each_dtype
 @each_case
 def test_filters_are_multiplied_where_they_lie(name, dtype, isa):
-    """Check each layout and filter format, in checked calls, in repeated ones, and by operators."""
     with using_isa(isa):
         for data_format, filter_format in itertools.product(DATA_FORMATS, ("IOX", "XIO", "GIOX", "OIX")):
             case = case_of(name, dtype=dtype, data_format=data_format, filter_format=filter_format, activation="relu")
@@ -54,7 +54,6 @@ def test_filters_are_multiplied_where_they_lie(name, dtype, isa):
 @each_dtype
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_filters_in_rows_give_the_bits_of_packed_ones(algorithm, dtype):
-    """Check filters in IOX order, which are put in XIO order and then packed."""
     rng = np.random.default_rng(0)
     done = 0
     for ci, co, kernel, groups in (64, 48, (4, 4), 1), (48, 130, (5,), 2), (40, 3, (4, 4), 1), (80, 64, (2, 2), 1):
@@ -62,27 +61,13 @@ def test_filters_in_rows_give_the_bits_of_packed_ones(algorithm, dtype):
         filter = rng.standard_normal((groups * ci, co, *kernel)).astype(data.dtype)
         bias = rng.standard_normal(groups * co).astype(data.dtype)
         words = {"strides": 2, "groups": groups, "data_format": "NCX", "filter_format": "IOX", "algorithm": algorithm}
-        try:
+        with may_refuse():
             want = convt.ConvTranspose(filter, bias, **words)(data)
-        except ValueError as error:
-            assert str(error).startswith("algorithm: got")
-            continue
-        for _ in range(3):
-            assert convt.conv_transpose(data, filter, bias, **words).tobytes() == want.tobytes()
-        done += 1
+            for _ in range(3):
+                assert convt.conv_transpose(data, filter, bias, **words).tobytes() == want.tobytes()
+            done += 1
     if algorithm in ("direct", "winograd") and dtype in ("float32", "float64"):
         assert done == 4 if algorithm == "direct" else done >= 2
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_values_that_are_not_finite_reach_what_they_are_multiplied_with_alone(bad):
-    case = case_of("several chunks", data_format="NCX", filter_format="IOX", bias=False)
-    data, filter, _ = case.arrays()
-    filter[5, 7, 0, 2] = bad
-    case.check(run(case, data, filter, None, algorithm="unpacked"), data, filter, None)
-    data[0, 3, 1, 1] = -bad
-    for _ in range(3):
-        case.check(run(case, data, filter, None, algorithm="unpacked"), data, filter, None)
 
 
 def test_views_are_read_and_written():
@@ -138,7 +123,6 @@ def test_a_schedule_is_the_same_for_the_same_problem():
 
 
 def test_without_caches():
-    """Check a machine with a tiny L2, on which few rows are copied at a time."""
     case = case_of("several chunks", data_format="NCX", filter_format="IOX")
     arrays = case.arrays()
     with pretend(l2=1 << 12):

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 import pytest
-from cases import ISAS, Case, pretend, run, using_isa, without_matrix_unit
+from cases import Case, each_isa, may_refuse, operator, pretend, run, using_isa, without_matrix_unit
 
 import convt
 from convt import _core
@@ -18,7 +18,6 @@ from convt.algorithms import clear_schedules, common
 from convt.algorithms import phases as _phases
 from convt.algorithms.winograd import bind, cost, fits, schedule, transforms
 
-each_isa = pytest.mark.parametrize("isa", ISAS)
 MATRIX = _core.kernel_info("float32", "amx") is not None
 NAMES = ["winograd", *(["matrix_winograd"] if MATRIX else [])]
 each_name = pytest.mark.parametrize("name", NAMES)
@@ -52,8 +51,7 @@ def outside(combo, outputs):
 
 @pytest.mark.parametrize("kind", transforms.KINDS[1:], ids=lambda t: f"F({t.outputs},{t.taps})")
 def test_a_transform_is_a_correlation(kind):
-    """Check the input and output transforms of the kernels against the definition, with a problem that uses no other
-    transform."""
+    """The input and output transforms of the kernels against the definition, with a problem that uses no other transform."""
     n = kind.outputs * 4
     problem = Problem("float64", 1, 1, 1, 1, (n,), (kind.taps,), (1,), (1,), (0,), (n + kind.taps - 1,))
     found = schedule.schedule(problem, machine.current(), "vectors", 2, kinds=(kind,))
@@ -78,8 +76,7 @@ def test_a_window_that_shows_nothing_has_no_transform(sizes, output_shape):
 @each_isa
 @pytest.mark.parametrize("rank", [1, 2, 3, 4])
 def test_kernels_strides_and_edges(rank, isa):
-    """Check kernels and strides of any ratio, windows cut anywhere, and channels that are not a multiple of a vector. Small
-    integers make the sums exact."""
+    """Check kernels and strides of any ratio, windows cut anywhere, and channels that are not a multiple of a vector."""
     rng = np.random.default_rng(rank)
     done = 0
     for _ in range(60):
@@ -87,22 +84,15 @@ def test_kernels_strides_and_edges(rank, isa):
         case = Case(
             dtype=rng.choice(["float32", "float64"]).item(), ci=int(rng.choice([1, 5, 16, 33])), co=int(rng.choice([1, 7, 40])),
             groups=int(rng.choice([1, 1, 2])), batch=2, in_sizes=pick(1, 2, 4, 7), kernel=pick(1, 2, 3, 4, 6),
-            strides=pick(1, 2, 3), dilations=(1,) * rank,
-            pads_begin=pick(0, 1), pads_end=pick(0, 1), output_padding=pick(0, 0, 2), bias=True,
+            strides=pick(1, 2, 3), pads_begin=pick(0, 1), pads_end=pick(0, 1), output_padding=pick(0, 0, 2), bias=True,
             data_format=rng.choice(["NXC", "NCX"]).item(), activation=("leaky_relu", 0.25),
         )  # fmt: skip
         if min(case.out_shape) < 1:
             continue
         data, filter, bias = case.arrays()
-        with using_isa(isa):
-            try:
-                op = convt.ConvTranspose(filter, bias, algorithm="winograd", **case.keywords)
-                got = op(data)
-            except ValueError as error:
-                assert str(error).startswith("algorithm: got 'winograd'")
-                continue
-        case.check(got, data, filter, bias)
-        done += 1
+        with using_isa(isa), may_refuse():
+            case.check(operator(case, filter, bias, algorithm="winograd")(data), data, filter, bias)
+            done += 1
     assert done >= 25
 
 
@@ -131,8 +121,7 @@ def test_as_exact_as_the_direct_sum(shape, kernel, co, stride, pad):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3.4e38])
 @pytest.mark.parametrize("where", ["data", "filter"])
 def test_what_the_transforms_would_spoil_is_summed_directly(where, value, name):
-    """Check that NaN and infinity reach only the outputs that the direct sum reaches. Values that overflow only in a transform
-    reach none."""
+    """Check that NaN and infinity reach only the outputs that the direct sum reaches."""
     data, filter, bias = arrays((1, 14, 15, 32), (4, 4), 32)
     {"data": data, "filter": filter}[where][(0, 7, 7, 3) if where == "data" else (1, 2, 3, 4)] = value
     if value == 3.4e38:
@@ -172,8 +161,7 @@ def test_auto_takes_it_where_it_pays_and_nowhere_else():
 
 
 def test_one_shot_calls_count_the_transform_of_the_weights():
-    """Check few pixels with many weights: the transform pays off for packed weights, not for weights that come with each
-    call. The estimate is that for one CPU."""
+    """Few pixels with many weights: the transform pays off for packed weights, not for weights that come with each call."""
     from convt._plan import choose
     from convt.algorithms import reorder
 
@@ -191,24 +179,8 @@ def test_one_shot_calls_count_the_transform_of_the_weights():
     np.testing.assert_allclose(convt.conv_transpose(data, filter, bias, **keywords), prepacked, atol=1e-3)
 
 
-@each_name
-def test_views_of_every_kind(name):
-    """Check steps, reversed axes, NCX and every filter format. The windows are copied to contiguous memory first."""
-    data, filter, bias = arrays((2, 20, 18, 24), (4, 4), 20)
-    want = convt.conv_transpose(data, filter, bias, algorithm="direct", strides=2)
-    for view in (data[:, ::-1, ::-1][:, ::-1, ::-1].copy()[:, :, :], np.asfortranarray(data), data.repeat(2, -1)[..., ::2]):
-        got = convt.conv_transpose(view, filter, bias, algorithm=name, strides=2)
-        np.testing.assert_allclose(got, want, atol=2e-5 * np.abs(want).max())
-    for order, axes in {"OIX": (3, 2, 0, 1), "IOX": (2, 3, 0, 1), "XOI": (0, 1, 3, 2)}.items():
-        other = filter.transpose(axes)
-        got = convt.conv_transpose(data, other, bias, algorithm=name, strides=2, filter_format=order)
-        np.testing.assert_allclose(got, want, atol=2e-5 * np.abs(want).max())
-
-
 @pytest.mark.parametrize("matrix", [False, pytest.param(True, marks=with_matrix)])
 def test_every_cut_covers_every_tile_once(matrix):
-    """Check for shapes of many sizes that there is a cut to choose from, that blocks of tiles and of panels cover all tiles and
-    panels once, and that they are within bounds."""
     here = machine.current()
     unit = here.info("float32", "amx" if matrix else "vectors")
     for rows, (points, outputs), windows, columns, threads, channels in itertools.product(
@@ -231,18 +203,10 @@ def test_every_cut_covers_every_tile_once(matrix):
 
 @each_isa
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(
-    "sizes, kernel, strides, ci, co",
-    [
-        ((23, 20), (3, 3), 2, 64, 16),
-        ((17, 26), (3, 3), 2, 40, 24),
-        ((18, 18), (5, 5), 2, 48, 5),
-        ((16, 19), (5, 3), 2, 70, 32),
-        ((700,), (11,), 5, 64, 12),
-        ((90,), (40,), 16, 130, 1),
-        ((8, 9, 10), (3, 3, 3), 2, 150, 36),
-    ],
-)
+@pytest.mark.parametrize("sizes, kernel, strides, ci, co", [
+    ((23, 20), (3, 3), 2, 64, 16), ((17, 26), (3, 3), 2, 40, 24), ((18, 18), (5, 5), 2, 48, 5), ((16, 19), (5, 3), 2, 70, 32),
+    ((700,), (11,), 5, 64, 12), ((90,), (40,), 16, 130, 1), ((8, 9, 10), (3, 3, 3), 2, 150, 36),
+])  # fmt: skip
 def test_phases_that_have_not_all_taps(isa, dtype, sizes, kernel, strides, ci, co, monkeypatch):
     """Check phases that are merged with phases of more taps: points without weights are left out."""
     data, filter, bias = arrays((2, *sizes, ci), kernel, co, dtype)
@@ -298,22 +262,13 @@ def test_points_of_outputs_outside_are_left_out(kind, merge):
 
 @each_isa
 @pytest.mark.parametrize("merge", [False, True])
-@pytest.mark.parametrize(
-    "batch, sizes, kernel, strides, ci",
-    [
-        (3, (8,), (4,), 2, 40),
-        (40, (7,), (2,), 1, 33),
-        (9, (7, 8), (4, 4), 2, 70),
-        (2, (23, 10), (4, 4), 2, 20),
-        (5, (5, 13), (3, 5), 2, 300),
-        (4, (9, 7), (3, 3), 1, 64),
-        (1, (10, 5, 7), (4, 4, 4), 2, 33),
-        (3, (4, 7, 3), (4, 3, 4), 2, 150),
-    ],
-)
+@pytest.mark.parametrize("batch, sizes, kernel, strides, ci", [
+    (3, (8,), (4,), 2, 40), (40, (7,), (2,), 1, 33), (9, (7, 8), (4, 4), 2, 70), (2, (23, 10), (4, 4), 2, 20),
+    (5, (5, 13), (3, 5), 2, 300), (4, (9, 7), (3, 3), 1, 64), (1, (10, 5, 7), (4, 4, 4), 2, 33),
+    (3, (4, 7, 3), (4, 3, 4), 2, 150),
+])  # fmt: skip
 def test_tiles_that_windows_cut_agree_with_direct(isa, batch, sizes, kernel, strides, ci, merge, monkeypatch):
-    """Check tiles at the ends of an axis whose outputs are partly outside the window, so that some of their points are not
-    needed."""
+    """Tiles at the ends of an axis whose outputs are partly outside the window, so that some of their points are not needed."""
     data, filter, bias = arrays((batch, *sizes, ci), kernel, 24)
     monkeypatch.setattr(schedule, "_merges", lambda kernel, *_: [(merge,) * len(kernel)])
     specs = []
@@ -353,18 +308,15 @@ def test_depth_in_chunks_and_blocks_of_panels_agrees_with_direct(name):
 @each_isa
 @pytest.mark.parametrize("dtype, ci", [("float64", 4), ("float64", 9), ("float32", 4), ("float32", 17)])
 def test_rows_of_any_number_keep_apart(dtype, ci, isa):
-    """Check few channels. They are stored as whole vectors that overlap the next row, and behind the last row of a point the
-    next point, for blocks of several heights at once."""
+    """Check few channels."""
     for size in range(3, 150, 2):
-        case = Case(groups=2, ci=ci, co=8, in_sizes=(size,), kernel=(4,), strides=(1,), dtype=dtype, seed=size)
+        case = Case(groups=2, ci=ci, co=8, in_sizes=(size,), kernel=4, dtype=dtype, seed=size)
         arrays = case.arrays()
         with using_isa(isa):
             case.check(run(case, *arrays, algorithm="winograd"), *arrays)
 
 
 def test_workspace_is_bounded():
-    """Check that the workspace is at most 4 MiB a thread, for shallow inputs, whose tiles wait in large blocks, and for deep
-    ones."""
     for rank, kernel, ci, co in itertools.product((2, 3), (3, 4), (16, 64, 128, 500), (32, 64, 300)):
         op = convt.ConvTranspose(np.zeros((*(kernel,) * rank, ci, co), np.float32), strides=2, algorithm="winograd")
         plan = op.plan((1, *(24,) * rank, ci))
@@ -373,8 +325,7 @@ def test_workspace_is_bounded():
 
 @each_isa
 def test_deep_sums_are_about_as_exact_as_direct(isa):
-    """Check 256 channels, whose points are summed in one chunk. If they were summed in one chain, the ratio of the errors would
-    be about 2."""
+    """Check 256 channels, whose points are summed in one chunk."""
     with using_isa(isa):
         found = [list(errors(*arrays((1, 16, 12, 256), (4, 4), 64, seed=seed), ["winograd"], strides=2)) for seed in range(3)]
     direct, transformed = np.mean(found, 0)
@@ -384,9 +335,9 @@ def test_deep_sums_are_about_as_exact_as_direct(isa):
 @each_name
 @pytest.mark.parametrize("channels", [1, 2, 20])
 def test_inputs_with_strides_of_any_sign(channels, name):
-    """Check reversed and broadcast axes, and a depth of one."""
     data, filter, _ = arrays((2, 40, 40, channels), (4, 4), 24)
-    for view in (data, data[:, ::-1], data[:, :, ::-1], np.broadcast_to(data[:, :, :1], data.shape), data[:, :, ::3]):
+    for view in (data, data[:, ::-1], data[:, :, ::-1], np.broadcast_to(data[:, :, :1], data.shape), data[:, :, ::3],
+                 np.asfortranarray(data), data.repeat(2, -1)[..., ::2]):  # fmt: skip
         got = convt.conv_transpose(view, filter, algorithm=name, strides=2)
         want = convt.conv_transpose(np.ascontiguousarray(view), filter, algorithm="direct", strides=2)
         np.testing.assert_allclose(got, want, atol=2e-5 * np.abs(want).max())
@@ -395,25 +346,15 @@ def test_inputs_with_strides_of_any_sign(channels, name):
 @each_isa
 @pytest.mark.parametrize("co, kernel, stride", [(1, (16,), 8), (1, (4, 6), 2), (20, (5, 4), 2), (67, (7,), 3)])
 def test_filters_of_every_format_make_the_same_weights(co, kernel, stride, isa):
-    """Check that all filter formats give the same weights: taps adjacent in memory or apart, and columns of one phase or of all
-    phases."""
     data, filter, bias = arrays((2, *(9 for _ in kernel), 37), kernel, co)
     k = tuple(range(len(kernel)))
     i, o = len(kernel), len(kernel) + 1
     formats = {"XIO": (*k, i, o), "OIX": (o, i, *k), "IOX": (i, o, *k), "XOI": (*k, o, i)}
     with using_isa(isa):
         want = convt.conv_transpose(data, filter, bias, algorithm="direct", strides=stride)
-        got = [
-            convt.conv_transpose(
-                data,
-                np.ascontiguousarray(filter.transpose(axes)),
-                bias,
-                algorithm="winograd",
-                strides=stride,
-                filter_format=name,
-            )
-            for name, axes in formats.items()
-        ]
+        keywords = {"algorithm": "winograd", "strides": stride}
+        views = {name: np.ascontiguousarray(filter.transpose(axes)) for name, axes in formats.items()}
+        got = [convt.conv_transpose(data, view, bias, filter_format=name, **keywords) for name, view in views.items()]
     np.testing.assert_allclose(got[0], want, atol=2e-5 * np.abs(want).max())
     assert len({result.tobytes() for result in got}) == 1
 
@@ -483,7 +424,7 @@ def test_points_of_all_panels_in_turn(panels, monkeypatch):
         direct, found = errors(data, filter, bias, ("matrix_winograd",), strides=2, pads_end=1)
     finally:
         clear_schedules()
-        assert found <= 2 * direct
+    assert found <= 2 * direct
 
 
 @with_matrix
@@ -499,26 +440,15 @@ def test_numbers_that_parts_can_not_hold_are_summed_directly(scale, of):
 
 
 @with_matrix
-def test_the_matrix_unit_gives_the_same_bits_for_any_number_of_threads():
-    data, filter, bias = arrays((2, 40, 37, 80), (4, 4), 72)
-    results = set()
-    for threads in (1, 2, 3, 5):
-        with convt.num_threads(threads):
-            results.add(convt.ConvTranspose(filter, bias, algorithm="matrix_winograd", strides=2)(data).tobytes())
-    assert len(results) == 1
-
-
-@with_matrix
 def test_the_matrix_unit_is_for_float32():
     data, filter, bias = arrays((1, 8, 8, 16), (4, 4), 16, np.float64)
     with pytest.raises(ValueError, match="algorithm: got 'matrix_winograd'"):
         convt.conv_transpose(data, filter, bias, algorithm="matrix_winograd", strides=2)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@each_isa
 def test_a_stage_whose_last_panel_the_window_does_not_show(isa, monkeypatch):
-    """Check six phases of an axis with one input, of which the window shows four: the panel of the other two stores no
-    output."""
+    """Six phases of an axis with one input, of which the window shows four: the panel of the other two stores no output."""
     monkeypatch.setattr(common, "_KEPT_OUTPUT", 0)
     rng = np.random.default_rng(0)
     for co in (4, 8, 16):
@@ -543,8 +473,6 @@ MACHINES = [{}, {"isa": "avx512", "l1": 48 << 10, "l2": 2 << 20, "l3": 64 << 20}
 @pytest.mark.parametrize("there", MACHINES, ids=["here", "avx512"])
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: f"{p.ci}-{p.co} {p.in_sizes}")
 def test_schedules_are_values(problem, there):
-    """Check that schedules print, compare equal for equal problems and pack nothing, that their form does not depend on the
-    number of threads, and that their cost is not below the bound."""
     with pretend(**there):
         here, found = machine.current(), []
         for threads in (1, 2, 2, 16):
@@ -560,8 +488,6 @@ def test_schedules_are_values(problem, there):
 @pytest.mark.parametrize("there", MACHINES, ids=["here", "avx512"])
 @pytest.mark.parametrize("kinds", [transforms.SMALL, transforms.LARGE], ids=["winograd", "winograd6"])
 def test_packed_weights_are_bounded(kinds, there):
-    """Check that packed weights take at most 2.5 times the bytes of a filter over 1 MiB, and 7.5 times those of smaller
-    filters."""
     done = 0
     for rank, kernel, stride, channels in itertools.product((1, 2, 3), (2, 3, 4, 5, 8), (1, 2, 3), (64, 256)):
         sizes = (17,) * rank

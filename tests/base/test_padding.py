@@ -77,23 +77,11 @@ def test_full_outputs(dialect):
 BEGIN, END = FULL[1:], FULL[:-1]  # outputs from which the odd pixel of five is cut off
 
 
-@pytest.mark.parametrize(
-    "dialect, auto_pad, expected",
-    [
-        ("onnx", "NOTSET", BEGIN),
-        ("onnx", "VALID", BEGIN),
-        ("onnx", "SAME_UPPER", END),
-        ("onnx", "SAME_LOWER", BEGIN),
-        ("openvino", None, END),
-        ("openvino", "explicit", END),
-        ("openvino", "valid", END),
-        ("openvino", "same_upper", BEGIN),
-        ("openvino", "same_lower", END),
-        ("core", None, BEGIN),
-        ("core", "none", BEGIN),
-        ("core", "notset", BEGIN),
-    ],
-)
+@pytest.mark.parametrize("dialect, auto_pad, expected", [
+    ("onnx", "NOTSET", BEGIN), ("onnx", "VALID", BEGIN), ("onnx", "SAME_UPPER", END), ("onnx", "SAME_LOWER", BEGIN),
+    ("openvino", None, END), ("openvino", "explicit", END), ("openvino", "valid", END), ("openvino", "same_upper", BEGIN),
+    ("openvino", "same_lower", END), ("core", None, BEGIN), ("core", "none", BEGIN), ("core", "notset", BEGIN),
+])  # fmt: skip
 def test_odd_pixel_of_output_shape(dialect, auto_pad, expected):
     attributes = {} if auto_pad is None else {"auto_pad": auto_pad}
     assert line(dialect, output_shape=[4], **attributes) == expected
@@ -267,16 +255,11 @@ def scatter(x, w, s, d):
 
 
 AXIS = {
-    "size": st.integers(1, 6),
-    "k": st.integers(1, 5),
-    "s": st.integers(1, 4),
-    "d": st.integers(1, 3),
-    "op": st.integers(0, 4),
-    "begin": st.integers(0, 5),
-    "end": st.integers(0, 5),
+    "size": st.integers(1, 6), "k": st.integers(1, 5), "s": st.integers(1, 4), "d": st.integers(1, 3), "op": st.integers(0, 4),
+    "begin": st.integers(0, 5), "end": st.integers(0, 5),
     "auto_pad": st.sampled_from([None, None, "same_upper", "same_lower", "valid"]),
     "output_shape": st.none() | st.integers(0, 24),
-}
+}  # fmt: skip
 
 
 @every_dialect
@@ -339,22 +322,17 @@ def test_resolve_counts_beyond_64_bits():
     assert convt.resolve((big,), (3,), strides=big, auto_pad="valid") == ((0,), (0,), (big * (big - 1) + 3,))
 
 
-@pytest.mark.parametrize(
-    "in_sizes, kernel, attributes, error, match",
-    [
-        ((3,), 3, {}, TypeError, "^kernel: got int"),
-        ((3,), "3", {}, TypeError, "^kernel: got str"),
-        ((3,), (), {}, ValueError, "^kernel: got no sizes"),
-        ((3,), (0,), {}, ValueError, "^kernel: got 0"),
-        ((3, 3), (3,), {}, ValueError, "^in_sizes: got 2 values, wanted 1"),
-        ((-1,), (3,), {}, ValueError, "^in_sizes: got -1"),
-        ((3,), (3,), {"strides": 0}, ValueError, "^strides: got 0"),
-        ((3,), (3,), {"strides": 1.0}, TypeError, "^strides: got 1.0"),
-        ((3,), (3,), {"pads_begin": 9}, ValueError, "^output size: got -4 on axis 0"),
-        ((3,), (3,), {"auto_pad": "same"}, ValueError, "^auto_pad: got 'same'"),
-        ((3,), (3,), {"output_shape": [1, 1, 4]}, ValueError, "^output_shape: got 3 values, wanted 1"),
-    ],
-)
+@pytest.mark.parametrize("in_sizes, kernel, attributes, error, match", [
+    ((3,), 3, {}, TypeError, "^kernel: got int"), ((3,), "3", {}, TypeError, "^kernel: got str"),
+    ((3,), (), {}, ValueError, "^kernel: got no sizes"), ((3,), (0,), {}, ValueError, "^kernel: got 0"),
+    ((3, 3), (3,), {}, ValueError, "^in_sizes: got 2 values, wanted 1"), ((-1,), (3,), {}, ValueError, "^in_sizes: got -1"),
+    ((3,), (3,), {"strides": 0}, ValueError, "^strides: got 0"), ((3,), (3,), {"strides": 1.0}, TypeError, "^strides: got 1.0"),
+    ((3,), (3,), {"pads_begin": 9}, ValueError, "^output size: got -4 on axis 0"),
+    ((3,), (3,), {"auto_pad": "same"}, ValueError, "^auto_pad: got 'same'"),
+    ((3,), (3,), {"output_shape": [1, 1, 4]}, ValueError, "^output_shape: got 3 values, wanted 1"),
+    ((5.0,), (3,), {}, TypeError, "^in_sizes: got 5.0"), ((5,), (3,), {"strides": True}, TypeError, "^strides: got True"),
+    ((5,), (3,), {"auto_pad": "valid", "output_shape": (6,)}, ValueError, "^output_shape: got 6"),
+])  # fmt: skip
 def test_resolve_refuses(in_sizes, kernel, attributes, error, match):
     with pytest.raises(error, match=match):
         convt.resolve(in_sizes, kernel, **attributes)
@@ -401,35 +379,6 @@ def test_empty_arrays(dialect):
         assert y.tolist() == [[[5, 5], [-7, -7]]] * 2
 
 
-PADS = {"pads_begin": "pads", "pads_end": "pads"}  # ONNX has one argument for both
-
-
-@every_dialect
-@pytest.mark.parametrize("name", ["strides", "dilations", "pads_begin", "pads_end", "output_padding"])
-def test_lists_are_checked(dialect, name):
-    def call(value):
-        return DIALECTS[dialect](ones(1, 1, 4, 4), ones(1, 1, 3, 3), **{"strides": 2, name: value})
-
-    named = PADS.get(name, name) if dialect == "onnx" else name
-    low = 0 if "pad" in name else 1
-    with pytest.raises(ValueError, match=rf"^{named}: got {low - 1}, wanted an integer >= {low}"):
-        call([1, low - 1])
-    for wrong in ([1], [1, 1, 1], []):
-        with pytest.raises(ValueError, match=rf"^{named}: got \d values?, wanted \d, (one|two) per spatial axis"):
-            call(wrong)
-    for wrong in ([1, 1.0], [1, True], [1, "1"], [1, None], [1, np.float32(1)], [1, np.bool_(True)]):
-        with pytest.raises(TypeError, match=rf"^{named}: got .*wanted .*integer"):
-            call(wrong)
-    if dialect != "onnx" or name not in PADS:  # the helper above converts ONNX's pads to lists
-        for wrong in (1.0, True, "11", np.ones(2), np.ones(2, bool)):
-            with pytest.raises(TypeError, match=rf"^{named}: got .*wanted .*integer"):
-                call(wrong)
-        with pytest.raises(ValueError, match=rf"^{named}: got shape \(2, 1\)"):
-            call(np.ones((2, 1), int))
-        assert np.array_equal(call(np.ones(2, np.uint8)), call([1, 1]))
-    assert np.array_equal(call([np.int64(1), np.int8(1)]), call([1, 1]))
-
-
 @every_dialect
 def test_output_shape_is_spatial(dialect):
     def call(value):
@@ -445,38 +394,6 @@ def test_output_shape_is_spatial(dialect):
 
 
 @every_dialect
-def test_bad_arrays(dialect):
-    call = DIALECTS[dialect]
-    # ONNX has other names for these arguments.
-    data, filter, bias = ("X", "W", "B") if dialect == "onnx" else ("data", "filter", "bias")
-    x, w = ones(1, 4, 5, 5), ones(4, 2, 3, 3)
-    cases = [
-        (lambda: call(ones(1, 3, 5, 5), w), ValueError, rf"^{data}: got 3 channels"),
-        (lambda: call(ones(1, 4, 5), w), ValueError, rf"^{data}: got rank 3"),
-        (lambda: call(ones(1, 4), ones(4, 2)), ValueError, rf"^{filter}: got rank"),
-        (lambda: call(x, ones(4, 2, 3, 0)), ValueError, rf"^{filter}: got an empty kernel axis"),
-        (lambda: call(x.astype(np.float64), w), TypeError, rf"^{data}: got dtype float64, wanted float32"),
-        (lambda: call(x.astype(np.int32), w), TypeError, rf"^{data}: got dtype int32"),
-        (lambda: call(x, w.astype(np.complex64)), TypeError, rf"^{filter}: got dtype complex64"),
-        (lambda: call(x, w.astype(w.dtype.newbyteorder())), TypeError, rf"^{filter}: got dtype .*foreign byte order"),
-        (lambda: call(x.tolist(), w), TypeError, rf"^{data}: got list"),
-    ]
-    if dialect != "openvino":  # OpenVINO has no bias, and its groups are part of the filter
-        cases += [
-            (lambda: call(x, w, ones(3)), ValueError, rf"^{bias}: got shape \(3,\), wanted \(2,\)"),
-            (lambda: call(x, w, ones(2, 1)), ValueError, rf"^{bias}: got shape"),
-            (lambda: call(x, w, ones(2, dtype=np.float64)), TypeError, rf"^{bias}: got dtype float64"),
-            (lambda: call(x, w, groups=3), ValueError, r"^groups?: got 3, wanted a divisor"),
-            (lambda: call(x, w, groups=0), ValueError, r"^groups?: got 0"),
-            (lambda: call(x, w, groups=2.0), TypeError, r"^groups?: got 2.0"),
-            (lambda: call(x, w, groups=True), TypeError, r"^groups?: got True"),
-        ]
-    for case, error, match in cases:
-        with pytest.raises(error, match=match):
-            case()
-
-
-@every_dialect
 @pytest.mark.parametrize("auto_pad, error", [("same", ValueError), ("", ValueError), (1, TypeError), (b"VALID", TypeError)])
 def test_unknown_auto_pad(dialect, auto_pad, error):
     with pytest.raises(error, match=r"^auto_pad: got .*, wanted"):
@@ -487,12 +404,6 @@ def test_explicit_is_a_word_of_openvino_only():
     for dialect in ("core", "onnx"):
         with pytest.raises(ValueError, match=r"^auto_pad: got 'explicit'"):
             line(dialect, auto_pad="explicit")
-
-
-@pytest.mark.parametrize("name", ["data_format", "filter_format", "activation", "backend", "algorithm"])
-def test_unknown_words(name):
-    with pytest.raises(ValueError, match=f"^{name}: got 'nonsense', wanted one of"):
-        convt.conv_transpose(ones(1, 3, 1), ones(3, 1, 1), **{name: "nonsense"})
 
 
 @every_dialect

@@ -47,18 +47,10 @@ def reference(problem):
     """The right result, channels last."""
     layer = problem.layer
     result = convt.conv_transpose(
-        in_layout(problem.data(), problem.layout),
-        problem.filter(),
-        problem.bias(),
-        strides=layer.strides,
-        pads_begin=layer.pads_begin,
-        pads_end=layer.pads_end,
-        output_padding=layer.output_padding,
-        dilations=layer.dilations,
-        groups=layer.groups,
-        data_format=problem.layout,
-        backend="reference",
-    )
+        in_layout(problem.data(), problem.layout), problem.filter(), problem.bias(), strides=layer.strides,
+        pads_begin=layer.pads_begin, pads_end=layer.pads_end, output_padding=layer.output_padding, dilations=layer.dilations,
+        groups=layer.groups, data_format=problem.layout, backend="reference",
+    )  # fmt: skip
     return as_nxc(result, problem.layout)
 
 
@@ -117,21 +109,16 @@ def test_a_file_needs_only_what_has_no_default(tmp_path):
 ROW = {"name": "a", "N": 1, "Cin": 4, "Cout": 2, "in": [8], "k": [2]}
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("[", "layers.json: not JSON: "),
-        ("[" * 200_000, "layers.json: not JSON of layers: it is nested too deeply"),
-        ("{}", "layer: got no Cin, Cout, in and k"),
-        (json.dumps([{"name": "a", "N": 1}]), "layer 'a': got no Cin, Cout, in and k"),
-        (json.dumps([ROW | {"stride": 2}]), "layer 'a': got the unknown key 'stride'"),
-        (json.dumps([ROW | {"s": [2, 2]}]), "layer 'a': s: got a list of length 2, wanted 1"),
-        (json.dumps([ROW | {"s": 0}]), "layer 'a': s: got 0, wanted an integer of at least 1"),
-        (json.dumps([ROW | {"Cin": "4"}]), "layer 'a': Cin: got '4', wanted an integer"),
-        (json.dumps([ROW | {"g": 3}]), "layer 'a': g: got 3, wanted a divisor of Cin, 4"),
-        (json.dumps([ROW | {"pb": 9}]), "layer 'a': pb, pe: got pads that leave an output of"),
-    ],
-)
+@pytest.mark.parametrize(("content", "message"), [
+    ("[", "layers.json: not JSON: "), ("[" * 200_000, "layers.json: not JSON of layers: it is nested too deeply"),
+    ("{}", "layer: got no Cin, Cout, in and k"), (json.dumps([{"name": "a", "N": 1}]), "layer 'a': got no Cin, Cout, in and k"),
+    (json.dumps([ROW | {"stride": 2}]), "layer 'a': got the unknown key 'stride'"),
+    (json.dumps([ROW | {"s": [2, 2]}]), "layer 'a': s: got a list of length 2, wanted 1"),
+    (json.dumps([ROW | {"s": 0}]), "layer 'a': s: got 0, wanted an integer of at least 1"),
+    (json.dumps([ROW | {"Cin": "4"}]), "layer 'a': Cin: got '4', wanted an integer"),
+    (json.dumps([ROW | {"g": 3}]), "layer 'a': g: got 3, wanted a divisor of Cin, 4"),
+    (json.dumps([ROW | {"pb": 9}]), "layer 'a': pb, pe: got pads that leave an output of"),
+])  # fmt: skip
 def test_a_bad_file_says_what_is_wrong(tmp_path, content, message):
     path = tmp_path / "layers.json"
     path.write_text(content)
@@ -519,28 +506,23 @@ def test_interrupted_it_keeps_what_is_done(tmp_path, capsys, monkeypatch, small_
     assert "interrupted" in out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--names", "mimi"], "unknown layer 'mimi'; did you mean mimi_dw?"),
-        (["--suite", "zoo"], "unknown family 'zoo'; known: 3d, audio"),
-        (["--peers", "xnnpack"], "unknown library 'xnnpack'; known: onednn, torch"),
-        (["--mode", "packed"], "unknown mode 'packed'; known: prepacked, one-shot"),
-        (["--isa", "sse9"], "unknown instruction set 'sse9'; known: baseline, avx2"),
-        (["--deconv", "mb1_ic8_ih4"], "mb1_ic8_ih4: oc is missing or 0"),
-        (["--batch", "/nowhere/layers.batch"], "/nowhere/layers.batch"),
-        (["--report", "/dev/null"], "got '/dev/null', wanted a folder that can be written (Not a directory)"),
-        (["compare", "/nowhere/a.json", "/nowhere/b.json"], "/nowhere/a.json"),
-        (["--dtype", "f32,f8"], "unknown dtype 'f8'; known: f32, f16, bf16, f64"),
-        (["--precision", "high,tf32"], "unknown precision 'tf32'; known: highest, high, medium"),
-        (["--layout", "NHWC"], "unknown layout 'NHWC'; known: NXC, NCX"),
-        (["--threads", "1,0"], "wanted whole numbers of at least 1"),
-        (["--rounds", "two"], "wanted whole numbers of at least 1"),
-        (["--budget", "nan"], "wanted a number of seconds above 0"),
-        (["--layers", "/nowhere/layers.json"], "/nowhere/layers.json"),
-        (["--json", "/nowhere/out.json"], "got '/nowhere/out.json', wanted a file that can be written (No such "),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--names", "mimi"], "unknown layer 'mimi'; did you mean mimi_dw?"),
+    (["--suite", "zoo"], "unknown family 'zoo'; known: 3d, audio"),
+    (["--peers", "xnnpack"], "unknown library 'xnnpack'; known: onednn, torch"),
+    (["--mode", "packed"], "unknown mode 'packed'; known: prepacked, one-shot"),
+    (["--isa", "sse9"], "unknown instruction set 'sse9'; known: baseline, avx2"),
+    (["--deconv", "mb1_ic8_ih4"], "mb1_ic8_ih4: oc is missing or 0"),
+    (["--batch", "/nowhere/layers.batch"], "/nowhere/layers.batch"),
+    (["--report", "/dev/null"], "got '/dev/null', wanted a folder that can be written (Not a directory)"),
+    (["compare", "/nowhere/a.json", "/nowhere/b.json"], "/nowhere/a.json"),
+    (["--dtype", "f32,f8"], "unknown dtype 'f8'; known: f32, f16, bf16, f64"),
+    (["--precision", "high,tf32"], "unknown precision 'tf32'; known: highest, high, medium"),
+    (["--layout", "NHWC"], "unknown layout 'NHWC'; known: NXC, NCX"),
+    (["--threads", "1,0"], "wanted whole numbers of at least 1"), (["--rounds", "two"], "wanted whole numbers of at least 1"),
+    (["--budget", "nan"], "wanted a number of seconds above 0"), (["--layers", "/nowhere/layers.json"], "/nowhere/layers.json"),
+    (["--json", "/nowhere/out.json"], "got '/nowhere/out.json', wanted a file that can be written (No such "),
+])  # fmt: skip
 def test_bad_arguments_get_clear_messages(arguments, message, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(arguments)
@@ -608,11 +590,8 @@ def test_choices_narrow_each_other():
 def test_every_combination_is_measured_tables_in_the_order_of_the_options():
     problems, names = chosen("--deconv", TINY, "--dtype", "f32,bf16", "--layout", "NXC,NCX", "--peers", "torch-contiguous,jax")
     assert [(problem.dtype, problem.layout) for problem in problems] == [
-        ("f32", "NXC"),
-        ("f32", "NCX"),
-        ("bf16", "NXC"),
-        ("bf16", "NCX"),
-    ]
+        ("f32", "NXC"), ("f32", "NCX"), ("bf16", "NXC"), ("bf16", "NCX"),
+    ]  # fmt: skip
     assert names == ["convt", "torch-contiguous", "jax"]
 
 

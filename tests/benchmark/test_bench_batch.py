@@ -53,24 +53,14 @@ def test_a_name_loses_its_quotes_and_a_layer_without_one_is_called_as_it_is_writ
     assert descriptor.read("ic2oc2iw4kw3").name == "ic2oc2iw4kw3"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("oc4ih4kh2", "ic is missing or 0"),
-        ("ic4oc4", "wanted the axes"),
-        ("ic4oc4ih4", "kh is missing or 0"),
-        ("ic4oc4ih4kh2iw4", "kw is missing or 0"),
-        ("ic4oc4id4kd2iw4kw2", "got dw"),
-        ("ic4oc4ih4kh2sh0", "sh is missing or 0"),
-        ("ic4oc4ih4kh2qh3", "'qh3' does not start with a field"),
-        ("ic4oc4ihkh2", "wanted a whole number of at least 0 after ih"),
-        ("ic-4oc4ih4kh2", "after ic, got '-4'"),
-        ("ic4oc4ih4kh2oh9", "needs negative pads"),
-        ("ic4oc4ih4kh2ph3", "axis h of the output is empty"),
-        ("g3ic4oc4ih4kh2", "g: got 3, wanted a divisor of Cin, 4"),
-        ("mb0ic4oc4ih4kh2", "N: got 0, wanted an integer of at least 1"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("oc4ih4kh2", "ic is missing or 0"), ("ic4oc4", "wanted the axes"), ("ic4oc4ih4", "kh is missing or 0"),
+    ("ic4oc4ih4kh2iw4", "kw is missing or 0"), ("ic4oc4id4kd2iw4kw2", "got dw"), ("ic4oc4ih4kh2sh0", "sh is missing or 0"),
+    ("ic4oc4ih4kh2qh3", "'qh3' does not start with a field"), ("ic4oc4ihkh2", "wanted a whole number of at least 0 after ih"),
+    ("ic-4oc4ih4kh2", "after ic, got '-4'"), ("ic4oc4ih4kh2oh9", "needs negative pads"),
+    ("ic4oc4ih4kh2ph3", "axis h of the output is empty"), ("g3ic4oc4ih4kh2", "g: got 3, wanted a divisor of Cin, 4"),
+    ("mb0ic4oc4ih4kh2", "N: got 0, wanted an integer of at least 1"),
+])  # fmt: skip
 def test_a_malformed_descriptor_says_what_is_wrong(text, message):
     with pytest.raises(ValueError, match=message):
         descriptor.read(text)
@@ -112,11 +102,8 @@ def test_knobs_hold_until_reset_and_multiply(tmp_path):
         """,
     )
     assert [(entry.layer.batch, *entry[1:]) for entry in entries] == [
-        (1, None, None, None),
-        (5, "f32", "NXC", True),
-        (5, "bf16", "NXC", True),
-        (1, None, None, None),
-    ]
+        (1, None, None, None), (5, "f32", "NXC", True), (5, "bf16", "NXC", True), (1, None, None, None),
+    ]  # fmt: skip
 
 
 def test_a_backslash_joins_lines(tmp_path):
@@ -136,23 +123,17 @@ def test_what_only_benchdnn_needs_is_passed_over_with_a_note(tmp_path):
     assert notes == [f"{knob} is ignored: it only controls how benchdnn runs" for knob in ("--mode", "-v5", "--perf-template")]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("ic2oc2iw4", "file.batch:3: ic2oc2iw4: kw is missing"),
-        ("--dir=BWD_D", "file.batch:3: unknown direction 'BWD_D'; known: FWD_B, FWD_D, FWD_I"),
-        ("--dt=u8", "file.batch:3: unknown dtype 'u8'"),
-        ("--dt=f32:bf16:bf16", "file.batch:3: f32:bf16:bf16 mixes dtypes"),
-        ("--stag=nChw16c", "file.batch:3: unknown tag 'nChw16c'"),
-        (f"--stag=axb --dtag=abx {LINE}", "file.batch:3: --stag and --dtag differ"),
-        ("--attr-post-ops=relu", "file.batch:3: --attr-post-ops=relu changes the computation"),
-        ("--alg=WINO", "file.batch:3: --alg=WINO is not supported, only --alg=direct"),
-        ("--conv", "file.batch:3: unknown option --conv"),
-        ("--mb=two", "file.batch:3: wanted a whole number, got 'two'"),
-        ("--batch=absent", "file.batch:3: .*absent"),
-        ("--batch=file.batch", "file.batch:3: .* includes itself"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("ic2oc2iw4", "file.batch:3: ic2oc2iw4: kw is missing"),
+    ("--dir=BWD_D", "file.batch:3: unknown direction 'BWD_D'; known: FWD_B, FWD_D, FWD_I"),
+    ("--dt=u8", "file.batch:3: unknown dtype 'u8'"), ("--dt=f32:bf16:bf16", "file.batch:3: f32:bf16:bf16 mixes dtypes"),
+    ("--stag=nChw16c", "file.batch:3: unknown tag 'nChw16c'"),
+    (f"--stag=axb --dtag=abx {LINE}", "file.batch:3: --stag and --dtag differ"),
+    ("--attr-post-ops=relu", "file.batch:3: --attr-post-ops=relu changes the computation"),
+    ("--alg=WINO", "file.batch:3: --alg=WINO is not supported, only --alg=direct"),
+    ("--conv", "file.batch:3: unknown option --conv"), ("--mb=two", "file.batch:3: wanted a whole number, got 'two'"),
+    ("--batch=absent", "file.batch:3: .*absent"), ("--batch=file.batch", "file.batch:3: .* includes itself"),
+])  # fmt: skip
 def test_a_bad_line_is_named_by_its_number(tmp_path, text, message):
     with pytest.raises(ValueError, match=message):
         read(tmp_path, f"# first\n{LINE}\n{text}\n")

@@ -190,12 +190,9 @@ def test_a_table_has_a_row_for_each_layer_and_one_table_for_each_setting(tmp_pat
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     start = lines.index("f32, NXC, prepacked, 1 thread") + 1
     assert lines[start : start + 5] == [
-        "layer before ms after ms ratio verdict",
-        "wide 1000.000 2100.000 1.050 within noise",
-        "thin 1000.000 3000.000 1.500 slower",
-        "broken 1000.000 - - WRONG",
-        "fixed - 1000.000 - not compared",
-    ]
+        "layer before ms after ms ratio verdict", "wide 1000.000 2100.000 1.050 within noise",
+        "thin 1000.000 3000.000 1.500 slower", "broken 1000.000 - - WRONG", "fixed - 1000.000 - not compared",
+    ]  # fmt: skip
     assert lines[lines.index("f32, NCX, prepacked, 1 thread") + 2] == "wide 1000.000 1000.000 0.500 faster"
 
 
@@ -313,12 +310,9 @@ class Page(HTMLParser):
 
 
 RESULTS = (
-    result_of("convt", 1e-3),
-    result_of("torch-contiguous", 2e-3, neighbours=1.0),
-    result_of("jax", status="WRONG"),
-    result_of("convt", 2e-3, layer=LAYERS[1]),
-    result_of("onednn-any", 1e-3, layer=LAYERS[1]),
-)
+    result_of("convt", 1e-3), result_of("torch-contiguous", 2e-3, neighbours=1.0), result_of("jax", status="WRONG"),
+    result_of("convt", 2e-3, layer=LAYERS[1]), result_of("onednn-any", 1e-3, layer=LAYERS[1]),
+)  # fmt: skip
 
 
 def test_the_page_holds_everything_itself(tmp_path):

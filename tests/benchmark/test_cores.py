@@ -84,7 +84,6 @@ def test_tasks_of_depthwise_multiply_what_the_layer_does(name):
 @pytest.mark.parametrize("layout", ["NXC", "NCX"])
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_every_layer_is_told(dtype, layout):
-    """Check that each algorithm's tables give as many works as tasks, and that no thread has more than all of the work."""
     for layer in LAYERS.values():
         problem = Problem(layer, dtype, layout)
         one = cores.expected(problem, 1)
@@ -119,8 +118,7 @@ def test_tasks_are_taken_by_whoever_is_free():
 
 
 def test_blocks_are_shared_out_where_they_end_first():
-    """Check resunet3d in NCX on 64 threads. Giving each thread a few of the 84 blocks is faster than all threads on one
-    block."""
+    """Check resunet3d in NCX on 64 threads."""
     for threads, plan, task_work, tables in made("resunet3d", layout="NCX"):
         if threads == 64:
             assert task_work is None and tables[0].parallel_blocks and plan.tasks == tables[0].cut.total

@@ -71,12 +71,9 @@ NO_FLOAT = [zeros(1, 5, 6, 4, dtype=d) for d in (
     int, np.int8, np.uint16, bool, complex, object, np.longdouble, ">f4", "M8[s]", [("x", f32)], "U1", ml_dtypes.float8_e4m3fn
 )]  # fmt: skip
 UNSHARED = [
-    broken("__array__", lambda: [1, 2]),
-    broken("__array__", lambda: fail(RuntimeError("no"))),
-    broken("__dlpack__", lambda: 5),
-    broken("__dlpack__", lambda: fail(BufferError("no"))),
-    broken("__dlpack_device__", lambda: (2, 0)),
-]
+    broken("__array__", lambda: [1, 2]), broken("__array__", lambda: fail(RuntimeError("no"))), broken("__dlpack__", lambda: 5),
+    broken("__dlpack__", lambda: fail(BufferError("no"))), broken("__dlpack_device__", lambda: (2, 0)),
+]  # fmt: skip
 UNSHARED[-1].__class__.__dlpack__ = lambda self, **_: None
 for name, rank in (("data", 4), ("filter", 4), ("bias", 1)):
     ROWS += [(name, TypeError, {name: v}) for v in NO_ARRAY + UNSHARED if not (name == "bias" and v is None)]
@@ -178,7 +175,6 @@ def test_the_table_is_long_enough():
 @pytest.mark.parametrize("offset", [0, 1, 16, -64])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_out_that_overlaps_an_input_is_refused(change, offset, backend):
-    """Check overlaps by one byte, by some elements and exactly, also where an unaligned input is copied."""
     which = change["out"]
     raw = np.zeros(4096, np.uint8)
     shared = raw[1024 : 1024 + GOOD[which].nbytes].view(f32).reshape(GOOD[which].shape)
@@ -202,7 +198,7 @@ def test_out_between_the_elements_of_an_input_is_no_overlap():
     assert got is out and (out == 4).all() and (data == 1).all()
 
 
-# ---------------------------------------------------------------- other dialects, and objects that are no convolution
+# ---------------------------------------------------------------- objects that are no convolution
 
 NCX = (zeros(1, 4, 5, 6), zeros(4, 8, 3, 2))
 onnx, openvino = convt.onnx.conv_transpose, convt.openvino.convolution_backprop_data
@@ -210,34 +206,6 @@ VINO = {"strides": 1, "pads_begin": 0, "pads_end": 0, "dilations": 1}
 operator = convt.ConvTranspose(GOOD["filter"])
 
 CALLS = [
-    ("output_padding", ValueError, lambda: onnx(*NCX, output_padding=[1, 0])),  # must be below max(stride, dilation)
-    ("output_padding", ValueError, lambda: onnx(*NCX, strides=[2, 2], dilations=[1, 3], output_padding=[2, 2])),
-    ("kernel_shape", ValueError, lambda: onnx(*NCX, kernel_shape=[3, 3])),
-    ("kernel_shape", ValueError, lambda: onnx(*NCX, kernel_shape=[3])),
-    ("pads", ValueError, lambda: onnx(*NCX, pads=[1, 1])),
-    ("pads", ValueError, lambda: onnx(*NCX, pads=[0, 0, 0, -1])),
-    ("pads", ValueError, lambda: onnx(*NCX, pads=[1, 1, 1, 1], auto_pad="SAME_UPPER")),
-    ("output_shape", ValueError, lambda: onnx(*NCX, output_shape=[8, 7])),  # the excess must be below the stride
-    ("output_shape", ValueError, lambda: onnx(*NCX, output_shape=[1, 8, 7, 7])),
-    ("group", ValueError, lambda: onnx(*NCX, group=3)),
-    ("W", TypeError, lambda: onnx(*(a.astype(ml_dtypes.bfloat16) for a in NCX), opset=21)),
-    ("X", ValueError, lambda: onnx(NCX[0][0], NCX[1])),
-    ("W", ValueError, lambda: onnx(NCX[0], NCX[1][..., :0])),
-    ("B", ValueError, lambda: onnx(*NCX, zeros(7))),
-    ("auto_pad", ValueError, lambda: onnx(*NCX, auto_pad="SAME")),
-    ("strides", ValueError, lambda: openvino(*NCX, **{**VINO, "strides": [0, 1]})),
-    ("pads_begin", ValueError, lambda: openvino(*NCX, **{**VINO, "pads_begin": [-1, 0]})),
-    ("output_padding", ValueError, lambda: openvino(*NCX, **VINO, output_padding=[-1, 0])),
-    ("output_shape", ValueError, lambda: openvino(*NCX, [1, 2, 3], **VINO)),
-    ("filter", ValueError, lambda: convt.openvino.group_convolution_backprop_data(NCX[0], zeros(4, 2, 3), **VINO)),
-    ("kernel", TypeError, lambda: convt.resolve((5,), 3)),
-    ("kernel", ValueError, lambda: convt.resolve((5,), ())),
-    ("kernel", ValueError, lambda: convt.resolve((5,), (0,))),
-    ("in_sizes", ValueError, lambda: convt.resolve((5, 5), (3,))),
-    ("in_sizes", ValueError, lambda: convt.resolve((-5,), (3,))),
-    ("in_sizes", TypeError, lambda: convt.resolve((5.0,), (3,))),
-    ("strides", TypeError, lambda: convt.resolve((5,), (3,), strides=True)),
-    ("output_shape", ValueError, lambda: convt.resolve((5,), (3,), auto_pad="valid", output_shape=(6,))),
     ("shape", TypeError, lambda: operator.output_shape(5)),
     ("shape", TypeError, lambda: operator.output_shape((1, 5.0, 6, 4))),
     ("shape", ValueError, lambda: operator.plan((1, -5, 6, 4))),
@@ -314,9 +282,9 @@ def test_huge_attributes_fail_at_once(name, value, backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("value", HUGE[:8])
 def test_huge_dilation_under_same_keeps_its_small_output(value, backend):
-    """Check that auto_pad "same" bounds the output by the stride for any dilation. Most taps then fall outside the output."""
+    """Check that auto_pad "same" bounds the output by the stride for any dilation."""
     for word in ("same_upper", "same_lower"):
-        case = Case(ci=2, co=3, in_sizes=(5,), kernel=(3,), strides=(2,), dilations=(value,), auto_pad=word)
+        case = Case(ci=2, co=3, in_sizes=(5,), kernel=3, strides=2, dilations=(value,), auto_pad=word)
         data, filter, bias = case.arrays()
         with Watch():
             got = convt.conv_transpose(data, filter, bias, **case.keywords, backend=backend)
@@ -328,13 +296,10 @@ def test_arrays_of_huge_shape_by_repetition_fail_at_once(n):
     one = np.ones((), f32)
     many = lambda *shape: np.broadcast_to(one, shape)  # noqa: E731
     for data, filter, more in (
-        (many(1, n, 1), many(3, 1, 1), {}),
-        (many(n, 1, 1), many(3, 1, 1), {}),
-        (many(1, 5, 1), many(n, 1, 1), {}),
-        (many(1, 5, 1), many(n, 1, 1), {"pads_begin": n // 2, "pads_end": n // 2}),
-        (many(1, 5, 1), many(1, 1, n), {}),
+        (many(1, n, 1), many(3, 1, 1), {}), (many(n, 1, 1), many(3, 1, 1), {}), (many(1, 5, 1), many(n, 1, 1), {}),
+        (many(1, 5, 1), many(n, 1, 1), {"pads_begin": n // 2, "pads_end": n // 2}), (many(1, 5, 1), many(1, 1, n), {}),
         (many(1, 5, n), many(1, n, 1), {}),
-    ):
+    ):  # fmt: skip
         for backend in BACKENDS:
             with Watch(), pytest.raises((MemoryError, ValueError), match=r"^[a-z_ ]+: got "):
                 convt.conv_transpose(data, filter, **more, backend=backend)
@@ -377,14 +342,14 @@ def far_windows(draw):
     )  # fmt: skip
 
 
-_TWO_PHASES = Case(in_sizes=(2,), kernel=(2,), strides=(2**63 - 1,), dilations=(2**63 - 2,), pads_begin=(2**63 - 2,))
+_TWO_PHASES = Case(in_sizes=(2,), kernel=2, strides=(2**63 - 1,), dilations=(2**63 - 2,), pads_begin=(2**63 - 2,))
 _FAR_PHASE = Case(
     dtype="float64", co=40, in_sizes=(1, 1), kernel=(2, 1), strides=(2**61, 1), dilations=(2**61 - 1, 1),
-    pads_begin=(2**61 - 1, 0), pads_end=(0, 0), output_padding=(1, 0),
+    pads_begin=(2**61 - 1, 0), output_padding=(1, 0),
 )  # fmt: skip
 _FAR_HOLES = Case(
-    dtype="float64", ci=40, co=40, in_sizes=(2, 1), kernel=(2, 2), strides=(2**60, 1), dilations=(2**60, 1),
-    pads_begin=(2**60 - 2, 0), pads_end=(2**60 - 2, 0), output_padding=(0, 0),
+    dtype="float64", ci=40, co=40, in_sizes=(2, 1), kernel=2, strides=(2**60, 1), dilations=(2**60, 1),
+    pads_begin=(2**60 - 2, 0), pads_end=(2**60 - 2, 0),
 )  # fmt: skip
 
 
@@ -414,7 +379,6 @@ def test_holes_on_both_sides_of_a_far_row_are_filled(algorithm):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_messages_say_got_and_wanted(dtype):
-    """Check for each kind of mistake, once per dtype, that the message has all its parts."""
     data, filter, bias = (a.astype(DTYPES[dtype][0]) for a in GOOD.values())
     for change in (
         {"strides": 0}, {"strides": 1.5}, {"strides": (1, 2, 3)}, {"data": data[0]}, {"data": data.astype(int)},

@@ -39,8 +39,7 @@ def made(name, seed=0):
 
 
 def test_weights_are_those_of_the_call_when_shapes_alternate():
-    """Check packed weights of alternating shapes. They reuse memory of earlier calls, of the same size or larger, with old
-    contents."""
+    """Check packed weights of alternating shapes."""
     calls = [made(name, seed) for name, seed in itertools.product(CALLS, range(3))]
     wanted = [convt.conv_transpose(x, w, **keywords) for x, w, keywords in calls]
     order = np.random.default_rng(5).permutation(np.repeat(np.arange(len(calls)), 6))
@@ -53,8 +52,7 @@ def test_weights_are_those_of_the_call_when_shapes_alternate():
 @pytest.mark.parametrize("groups, ci, co", [(32, 1, 1), (8, 1, 4), (1, 4, 32), (16, 2, 2), (24, 1, 1), (8, 2, 4)])
 @pytest.mark.parametrize("lies", ["in order", "out first", "backwards", "every other", "off a line"])
 def test_lanes_that_lie_ready_are_read_where_they_are(dtype, groups, ci, co, lies):
-    """Check that a depthwise filter in XIO, which may need no packing, is read in place and that each call has its own
-    values."""
+    """A depthwise filter in XIO, which may need no packing, is read in place and that each call has its own values."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2, 5, 4, groups * ci)).astype(dtype)
     w = rng.standard_normal((3, 2, groups * ci, 2 * co if lies == "every other" else co)).astype(dtype)
@@ -245,15 +243,12 @@ def layouts(x):
     """Return the values of ``x`` as arrays and views of every kind, by name."""
     doubled = np.repeat(x, 2, axis=-1)
     kinds = {
-        "contiguous": x,
-        "every other channel": doubled[..., ::2],
-        "backwards": np.ascontiguousarray(x[:, ::-1])[:, ::-1],
+        "contiguous": x, "every other channel": doubled[..., ::2], "backwards": np.ascontiguousarray(x[:, ::-1])[:, ::-1],
         "channels first": np.moveaxis(np.ascontiguousarray(np.moveaxis(x, -1, 1)), 1, -1),
-        "a field of records": np.rec.fromarrays([x, x], names="a,b").a,
-        "a subclass": x.view(type("Mine", (np.ndarray,), {})),
+        "a field of records": np.rec.fromarrays([x, x], names="a,b").a, "a subclass": x.view(type("Mine", (np.ndarray,), {})),
         "through __array__": type("Wrapped", (), {"__array__": lambda self, *a, **k: x})(),
         "through __dlpack__": type("Lent", (), {"__dlpack__": lambda self, *a, **k: x.__dlpack__()})(),
-    }
+    }  # fmt: skip
     assert not kinds["every other channel"].flags.c_contiguous and not kinds["backwards"].flags.c_contiguous
     return kinds
 

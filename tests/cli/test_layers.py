@@ -72,17 +72,10 @@ def test_both_command_lines_refuse_the_same_rows_in_the_same_words(change, says,
         bench_layers.read(str(path))
 
 
-@pytest.mark.parametrize(
-    ("row", "got"),
-    [
-        (3, "3, wanted an object with"),
-        (None, "None, wanted an object with"),
-        ("x", "'x', wanted an object with"),
-        ([], "[], wanted an object with"),
-        ({}, "no Cin, Cout, in and k, wanted"),
-        ({"Cin": 1, "in": 2}, "no Cout and k, wanted"),
-    ],
-)
+@pytest.mark.parametrize(("row", "got"), [
+    (3, "3, wanted an object with"), (None, "None, wanted an object with"), ("x", "'x', wanted an object with"),
+    ([], "[], wanted an object with"), ({}, "no Cin, Cout, in and k, wanted"), ({"Cin": 1, "in": 2}, "no Cout and k, wanted"),
+])  # fmt: skip
 def test_what_is_no_row_is_refused(row, got, capsys):
     assert refusals(["plan", json.dumps([row])], capsys) == [f"python -m convt: layer 1: got {got} Cin, Cout, in and k"]
 
@@ -102,23 +95,15 @@ def test_both_command_lines_take_the_same_rows(tmp_path):
     assert len(_layers.read(str(path))) == len(bench_layers.read(str(path))) == 1
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (b"", "not JSON: Expecting value"),
-        (b"[{", "not JSON: "),
-        (b"[" * 100_000, "not JSON of layers: it is nested too deeply"),
-        (b"[]", "got an empty list, wanted at least one layer"),
-        (b'{"layers": []}', "got an empty list, wanted at least one layer"),
-        (b'{"layers": {}}', "layers: got {}, wanted a list"),
-        (b'{"layers": [], "more": 1}', 'got more beside "layers", wanted "layers" alone'),
-        (b'{"Cin": NaN}', "got NaN, wanted a JSON number"),
-        (b'{"Cin": 1, "Cin": 2}', "got the key 'Cin' twice"),
-        (b'{"Cin": ' + b"9" * 5000 + b"}", "got an integer of 5000 digits, wanted one below 2**63"),
-        (b"\xff\xfe[\0]\0", "not UTF-8 text: invalid start byte at byte 0"),
-        (b"\x93\0\1\2", "not UTF-8 text: "),
-    ],
-)
+@pytest.mark.parametrize(("content", "says"), [
+    (b"", "not JSON: Expecting value"), (b"[{", "not JSON: "), (b"[" * 100_000, "not JSON of layers: it is nested too deeply"),
+    (b"[]", "got an empty list, wanted at least one layer"),
+    (b'{"layers": []}', "got an empty list, wanted at least one layer"), (b'{"layers": {}}', "layers: got {}, wanted a list"),
+    (b'{"layers": [], "more": 1}', 'got more beside "layers", wanted "layers" alone'),
+    (b'{"Cin": NaN}', "got NaN, wanted a JSON number"), (b'{"Cin": 1, "Cin": 2}', "got the key 'Cin' twice"),
+    (b'{"Cin": ' + b"9" * 5000 + b"}", "got an integer of 5000 digits, wanted one below 2**63"),
+    (b"\xff\xfe[\0]\0", "not UTF-8 text: invalid start byte at byte 0"), (b"\x93\0\1\2", "not UTF-8 text: "),
+])  # fmt: skip
 def test_a_file_that_is_none_is_refused_in_one_line(content, says, tmp_path, capsys):
     path = tmp_path / "layers.json"
     path.write_bytes(content)
@@ -202,8 +187,7 @@ def test_a_model_is_tuned_and_planned(model, tmp_path, capsys, direct_wins):
 
 
 def test_sizes_that_replace_those_of_a_model_reach_every_node(tmp_path):
-    """Check that sizes that replace those of a model reach every node. The shapes that the model declares for later tensors
-    follow from its own sizes and must be dropped."""
+    """Check that sizes that replace those of a model reach every node."""
     path = model_of(
         tmp_path / "fixed.onnx", [FIRST, SECOND], [("X", 1, (1, 3, 4, 4))], WEIGHTS, value_info=[("H", (1, 4, 8, 9))]
     )

@@ -90,12 +90,8 @@ def test_an_error_that_nobody_foresaw_is_not_hidden(monkeypatch):
 def test_a_bad_layer_does_not_discard_the_good_ones(tmp_path, capsys, monkeypatch):
     path, out = tmp_path / "layers.json", tmp_path / "tuning.json"
     rows = [
-        LAYER | {"name": "first"},
-        LAYER | {"name": "bad", "s": 0},
-        {"Cin": 3},
-        LAYER | {"s": 10**11},
-        LAYER | {"name": "last"},
-    ]
+        LAYER | {"name": "first"}, LAYER | {"name": "bad", "s": 0}, {"Cin": 3}, LAYER | {"s": 10**11}, LAYER | {"name": "last"},
+    ]  # fmt: skip
     path.write_text(json.dumps(rows))
     code, printed, lines = ends(["plan", str(path)], capsys)
     assert code == 1 and printed.count(" -> ") == 2 and "first: " in printed and "\nlast: " in printed
@@ -108,26 +104,22 @@ def test_a_bad_layer_does_not_discard_the_good_ones(tmp_path, capsys, monkeypatc
     assert convt.tuning.load(out).taken == 1  # both layers are one problem
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["plan", TEXT, "--threads", "0"], "argument --threads: got '0', wanted an integer of at least 1"),
-        (["plan", TEXT, "--threads", "two"], "argument --threads: got 'two', wanted an integer of at least 1"),
-        (["plan", TEXT, "--threads", "1,2"], "argument --threads: got '1,2', wanted an integer of at least 1"),
-        (["plan", TEXT, "--threads", "9" * 5000], "wanted an integer of at least 1"),
-        (["plan", TEXT, "--shape", "foo"], "argument --shape: got 'foo', wanted NAME=N,N,... of integers of at least 1"),
-        (["plan", TEXT, "--shape", "=1"], "argument --shape: got '=1', wanted NAME=N,N,..."),
-        (["plan", TEXT, "--shape", "X=1,0"], "argument --shape: got 'X=1,0', wanted NAME=N,N,..."),
-        (["plan", TEXT, "--shape", "X=1", "--shape", "X=2"], "argument --shape: got 'X' twice, wanted one shape"),
-        (["plan", TEXT, "--algorithm", "best"], "argument --algorithm: invalid choice: 'best'"),
-        (["tune", TEXT, "--out", "/no/t.json"], "got '/no/t.json', wanted a file that can be written (No such "),
-        (["tune", TEXT, "--out", "/"], "argument --out: got '/', wanted a file that can be written (Is a directory)"),
-        (["tune", TEXT, "--out", ""], "argument --out: got '', wanted a file that can be written (No such file or directory)"),
-        (["calibrate", "--out", "/no/m.json"], "got '/no/m.json', wanted a file that can be written (No such "),
-        (["plan"], "the following arguments are required: layer"),
-        (["plans"], "invalid choice: 'plans'"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "says"), [
+    (["plan", TEXT, "--threads", "0"], "argument --threads: got '0', wanted an integer of at least 1"),
+    (["plan", TEXT, "--threads", "two"], "argument --threads: got 'two', wanted an integer of at least 1"),
+    (["plan", TEXT, "--threads", "1,2"], "argument --threads: got '1,2', wanted an integer of at least 1"),
+    (["plan", TEXT, "--threads", "9" * 5000], "wanted an integer of at least 1"),
+    (["plan", TEXT, "--shape", "foo"], "argument --shape: got 'foo', wanted NAME=N,N,... of integers of at least 1"),
+    (["plan", TEXT, "--shape", "=1"], "argument --shape: got '=1', wanted NAME=N,N,..."),
+    (["plan", TEXT, "--shape", "X=1,0"], "argument --shape: got 'X=1,0', wanted NAME=N,N,..."),
+    (["plan", TEXT, "--shape", "X=1", "--shape", "X=2"], "argument --shape: got 'X' twice, wanted one shape"),
+    (["plan", TEXT, "--algorithm", "best"], "argument --algorithm: invalid choice: 'best'"),
+    (["tune", TEXT, "--out", "/no/t.json"], "got '/no/t.json', wanted a file that can be written (No such "),
+    (["tune", TEXT, "--out", "/"], "argument --out: got '/', wanted a file that can be written (Is a directory)"),
+    (["tune", TEXT, "--out", ""], "argument --out: got '', wanted a file that can be written (No such file or directory)"),
+    (["calibrate", "--out", "/no/m.json"], "got '/no/m.json', wanted a file that can be written (No such "),
+    (["plan"], "the following arguments are required: layer"), (["plans"], "invalid choice: 'plans'"),
+])  # fmt: skip
 def test_wrong_arguments_end_with_code_2(arguments, says, capsys):
     code, printed, lines = ends(arguments, capsys)
     assert code == 2 and not printed and says in lines[-1]
@@ -168,7 +160,6 @@ def test_ctrl_c_is_one_line_and_code_130(monkeypatch, capsys):
 
 
 def test_ctrl_c_from_outside():
-    """Check Ctrl-C in a process that measures without a time limit."""
     layer = json.dumps(LAYER | {"Cin": 32, "Cout": 32})
     code = f"""if True:
         import runpy, signal, sys

@@ -4,23 +4,12 @@ import copy
 
 _PER_AXIS = ("in_sizes", "kernel", "strides", "dilations", "pads_begin", "pads_end", "output_padding", "output_shape")
 _PLAIN = {
-    "form": "shot",
-    "precision": None,
-    "values": "integers",
-    "machine": {},
-    "algorithm": "auto",
-    "backend": "native",
-    "seed": 0,
-}
+    "form": "shot", "precision": None, "values": "integers", "machine": {}, "algorithm": "auto", "backend": "native", "seed": 0,
+}  # fmt: skip
 _PLAIN_PROBLEM = {
-    "activation": None,
-    "bias": False,
-    "add": False,
-    "data_format": "NXC",
-    "filter_format": "XIO",
-    "dtype": "float32",
+    "activation": None, "bias": False, "add": False, "data_format": "NXC", "filter_format": "XIO", "dtype": "float32",
     "auto_pad": None,
-}
+}  # fmt: skip
 _MINIMUM = {"in_sizes": 1, "kernel": 1, "strides": 1, "dilations": 1, "pads_begin": 0, "pads_end": 0, "output_padding": 0,
           "output_shape": 0}  # fmt: skip
 

@@ -76,7 +76,6 @@ def test_a_schedule_is_read_as_it_was_written_and_replayed(algorithm, data_forma
 
 @pytest.mark.parametrize("which", ["an output", "a sign", "NaN"])
 def test_a_wrong_result_is_seen(which, monkeypatch):
-    """Check that one wrong output is found."""
     check = oracle.assert_right
 
     def spoilt(call, algorithms, got, *sums):
@@ -152,7 +151,6 @@ class Deadly(dict):
 
 
 def test_a_child_that_dies_is_a_finding_with_its_case():
-    """Check that a child that crashes is a finding with its case, and that another child takes the next case."""
     requests = [Deadly(plain()), plain()]
     (_, first, (kind, _, text)), (_, second, (right, plans, _)) = pool.run_cases("fuzz", requests, 1)
     assert (first, kind, text) == (requests[0], "crash", "SIGABRT")
@@ -160,7 +158,6 @@ def test_a_child_that_dies_is_a_finding_with_its_case():
 
 
 def test_what_fails_is_made_smaller():
-    """Check that shrinking keeps only what the failure needs: here two in-channels and a stride."""
     fails = lambda case: case["problem"]["ci"] > 1 and max(case["problem"]["strides"]) > 1  # noqa: E731
     case = next(case for case in map(draw.case, range(99)) if fails(case) and len(case["problem"]["kernel"]) == 3)
     small = shrinking.shrink(case, shrink.smaller, fails)

@@ -62,7 +62,6 @@ def test_what_two_sessions_have_in_common_is_counted():
     "numbers", "NaN", "shape", "dtype", "run", "warning", "get_inputs", "get_outputs", "providers", "no reason", "lost node",
 ])  # fmt: skip
 def test_a_difference_is_seen(fault, monkeypatch):
-    """Check that a session that differs from ONNX Runtime's in one way is a finding of this kind."""
     def spoilt(session, *arguments):
         (got,) = onnxruntime.InferenceSession.run(session, *arguments)
         if fault == "run":
@@ -125,7 +124,6 @@ def test_the_oracle_bounds_what_onnxruntime_computes():
 
 
 def test_what_fails_is_made_smaller():
-    """Check that shrinking keeps only what the failure needs: here a PRelu in a branch, and two runs."""
     def fails(case):
         text = json.dumps(case)
         return '"op": "if"' in text and '"op": "prelu"' in text and len(case["runs"]) > 1

@@ -121,7 +121,6 @@ def test_a_planted_error_is_found(plant, kind, monkeypatch):
 
 
 def test_a_finding_is_made_smaller(monkeypatch):
-    """Check that shrinking keeps only what the failure needs."""
     inexact(monkeypatch)
 
     def fails(case):

@@ -111,18 +111,12 @@ def test_direct_sums_chunks_in_the_order_of_the_whole(problem, in_data, in_filte
 
 
 @pytest.mark.parametrize("chunks", [(1, 50, 7, 4), (1, 300, 9, 40), (1, 300, 1, 1)])
-@pytest.mark.parametrize(
-    ("kernel", "strides", "size", "ci", "co", "begins", "planes_block"),
-    [
-        ((4, 3), (2, 1), (34, 16), 100, 16, (3, 3), 65536),
-        ((4, 3), (1, 4), (36, 8), 96, 32, (3, 1), 4096),
-        ((4, 4), (2, 3), (36, 35), 64, 32, (1, 3), 16384),
-        ((5, 2), (3, 1), (20, 27), 64, 16, (1, 3), 65536),
-    ],
-)
+@pytest.mark.parametrize(("kernel", "strides", "size", "ci", "co", "begins", "planes_block"), [
+    ((4, 3), (2, 1), (34, 16), 100, 16, (3, 3), 65536), ((4, 3), (1, 4), (36, 8), 96, 32, (3, 1), 4096),
+    ((4, 4), (2, 3), (36, 35), 64, 32, (1, 3), 16384), ((5, 2), (3, 1), (20, 27), 64, 16, (1, 3), 65536),
+])  # fmt: skip
 def test_blocks_of_planes_with_several_orders(kernel, strides, size, ci, co, begins, planes_block, chunks):
-    """Check NCX blocks that contain ends of runs, whose depth chunks differ from those of other runs if vectors have 512
-    bits."""
+    """NCX blocks that contain ends of runs, whose depth chunks differ from those of other runs if vectors have 512 bits."""
     rng = np.random.default_rng(0)
     data = rng.standard_normal((1, ci, *size)).astype(np.float32)
     filter = rng.standard_normal((*kernel, ci, co)).astype(np.float32)
@@ -133,8 +127,7 @@ def test_blocks_of_planes_with_several_orders(kernel, strides, size, ci, co, beg
 
 
 def test_unaligned_data_are_summed_as_aligned_ones_are():
-    """Check that the copy of unaligned data keeps the order of its axes, because a plan for contiguous channels sums in another
-    order."""
+    """The copy of unaligned data keeps the order of its axes, because a plan for contiguous channels sums in another order."""
     rng = np.random.default_rng(0)
     data = rng.standard_normal((2, 76, 5)).astype(np.float32)
     filter = rng.standard_normal((4, 76, 1)).astype(np.float32)
@@ -153,10 +146,7 @@ def test_runs_of_a_block_are_those_of_every_block():
     free, found = order._runs_of_blocks(runs, {(0,): "one", (1,): "another", (2,): "one"}, 0, axis)
     assert not free and len(found) == 9 and found[4] == (order.Run(0, 2, 6, (0, 2), 8, 16), 1)
     free, found = order._runs_of_blocks(runs, {(0,): "one", (1,): "one", (2,): "another"}, 0, axis)
-    assert free and found == [
-        (order.Run(0, -np.inf, np.inf, (0, 2)), 0),
-        (order.Run(1, -np.inf, np.inf, (0, 2)), 2),
-    ]
+    assert free and found == [(order.Run(0, -np.inf, np.inf, (0, 2)), 0), (order.Run(1, -np.inf, np.inf, (0, 2)), 2)]
 
 
 def test_chunks_stay_where_they_were(monkeypatch):
@@ -214,20 +204,15 @@ def test_worker_processes(tmp_path):
     assert code == 0 and out.strip().endswith("True"), (out, errors)
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (dict(data=np.ones((1, 8, 2), np.float32)), "data: got ndarray, wanted a dask array"),
-        (dict(data=da.ones((1, 8, 2))), "data: got dtype float64, wanted float32, the filter's"),
-        (dict(data=da.ones((1, 8, 3), dtype=np.float32)), "data: got 3 channels"),
-        (dict(data=da.ones((1, 8, 8, 2), dtype=np.float32)), "data: got rank 4"),
-        (dict(out=np.ones(1)), "out, backend: got out or backend='tune', wanted neither"),
-        (dict(backend="tune"), "out, backend: got out or backend='tune', wanted neither"),
-        (dict(strides=0), "strides: got 0"),
-        (dict(threads=0), "threads: got 0"),
-        (dict(pads_begin=99), "output size: got"),
-    ],
-)
+@pytest.mark.parametrize(("change", "said"), [
+    (dict(data=np.ones((1, 8, 2), np.float32)), "data: got ndarray, wanted a dask array"),
+    (dict(data=da.ones((1, 8, 2))), "data: got dtype float64, wanted float32, the filter's"),
+    (dict(data=da.ones((1, 8, 3), dtype=np.float32)), "data: got 3 channels"),
+    (dict(data=da.ones((1, 8, 8, 2), dtype=np.float32)), "data: got rank 4"),
+    (dict(out=np.ones(1)), "out, backend: got out or backend='tune', wanted neither"),
+    (dict(backend="tune"), "out, backend: got out or backend='tune', wanted neither"), (dict(strides=0), "strides: got 0"),
+    (dict(threads=0), "threads: got 0"), (dict(pads_begin=99), "output size: got"),
+])  # fmt: skip
 def test_mistakes_are_said_at_once(change, said):
     keywords = dict(data=da.ones((1, 8, 2), dtype=np.float32), filter=np.ones((3, 2, 2), np.float32)) | change
     with pytest.raises((TypeError, ValueError), match=said):

@@ -155,43 +155,33 @@ def test_bfloat16_comes_with_opset_22():
             convt.onnx.conv_transpose(x, w, opset=opset)
 
 
-@pytest.mark.parametrize(
-    "attributes, error, match",
-    [
-        ({"opset": 0}, ValueError, "opset: got 0, wanted an integer >= 1"),
-        ({"opset": -1}, ValueError, "opset: got -1"),
-        ({"opset": 11.0}, TypeError, r"opset: got 11\.0"),
-        ({"opset": None}, TypeError, "opset: got NoneType"),
-        ({"kernel_shape": [2]}, ValueError, r"kernel_shape: got \[2\], wanted \(3,\), the kernel of W"),
-        ({"kernel_shape": [3, 3]}, ValueError, "kernel_shape: got 2 values, wanted 1"),
-        ({"kernel_shape": [3.0]}, TypeError, r"kernel_shape: got 3\.0"),
-        ({"pads": [1]}, ValueError, "pads: got 1 value, wanted 2, two per spatial axis"),
-        ({"pads": [0, -1]}, ValueError, "pads: got -1, wanted an integer >= 0"),
-        ({"pads": [0, True]}, TypeError, "pads: got True"),
-        ({"pads": [1, 2], "auto_pad": "SAME_UPPER"}, ValueError, r"pads: got \(1, 2\) together with auto_pad"),
-        ({"pads": [3, 3]}, ValueError, "output size: got -1 on axis 0"),
-        ({"strides": [0]}, ValueError, "strides: got 0"),
-        ({"strides": [1, 1]}, ValueError, "strides: got 2 values, wanted 1, one per spatial axis"),
-        ({"dilations": "1"}, TypeError, "dilations: got '1'"),
-        ({"output_padding": [1]}, ValueError, "output_padding: got 1 on axis 0"),
-        ({"output_shape": [1, 1, 5]}, ValueError, "output_shape: got 3 values, wanted 1"),
-        ({"output_shape": [6]}, ValueError, "output_shape: got 6 on axis 0"),
-        ({"group": 2}, ValueError, "group: got 2, wanted a divisor"),
-        ({"group": 0}, ValueError, "group: got 0"),
-        ({"auto_pad": "SAME"}, ValueError, "auto_pad: got 'SAME'"),
-        ({"X": X[0]}, ValueError, r"X: got rank 2 \(shape \(1, 3\)\), wanted rank 3"),
-        ({"X": np.repeat(X, 2, 1)}, ValueError, "X: got 2 channels"),
-        ({"X": X.astype(np.float16)}, TypeError, "X: got dtype float16, wanted float32"),
-        ({"X": X.tolist()}, TypeError, "X: got list"),
-        ({"W": W[0]}, ValueError, r"W: got rank 2 \(shape \(1, 3\)\)"),
-        ({"W": W[0], "pads": [1, 1]}, ValueError, "W: got rank 2"),
-        ({"W": W[..., :0]}, ValueError, "W: got an empty kernel axis"),
-        ({"W": W.astype(np.int8)}, TypeError, "W: got dtype int8"),
-        ({"B": np.ones(2, np.float32)}, ValueError, r"B: got shape \(2,\), wanted \(1,\)"),
-        ({"B": np.ones(1)}, TypeError, "B: got dtype float64, wanted float32"),
-        ({"B": 1.0}, TypeError, "B: got float"),
-    ],
-)
+@pytest.mark.parametrize("attributes, error, match", [
+    ({"opset": 0}, ValueError, "opset: got 0, wanted an integer >= 1"), ({"opset": -1}, ValueError, "opset: got -1"),
+    ({"opset": 11.0}, TypeError, r"opset: got 11\.0"), ({"opset": None}, TypeError, "opset: got NoneType"),
+    ({"kernel_shape": [2]}, ValueError, r"kernel_shape: got \[2\], wanted \(3,\), the kernel of W"),
+    ({"kernel_shape": [3, 3]}, ValueError, "kernel_shape: got 2 values, wanted 1"),
+    ({"kernel_shape": [3.0]}, TypeError, r"kernel_shape: got 3\.0"),
+    ({"pads": [1]}, ValueError, "pads: got 1 value, wanted 2, two per spatial axis"),
+    ({"pads": [0, -1]}, ValueError, "pads: got -1, wanted an integer >= 0"), ({"pads": [0, True]}, TypeError, "pads: got True"),
+    ({"pads": [1, 2], "auto_pad": "SAME_UPPER"}, ValueError, r"pads: got \(1, 2\) together with auto_pad"),
+    ({"pads": [3, 3]}, ValueError, "output size: got -1 on axis 0"), ({"strides": [0]}, ValueError, "strides: got 0"),
+    ({"strides": [1, 1]}, ValueError, "strides: got 2 values, wanted 1, one per spatial axis"),
+    ({"dilations": "1"}, TypeError, "dilations: got '1'"),
+    ({"output_padding": [1]}, ValueError, "output_padding: got 1 on axis 0"),
+    ({"output_shape": [1, 1, 5]}, ValueError, "output_shape: got 3 values, wanted 1"),
+    ({"output_shape": [6]}, ValueError, "output_shape: got 6 on axis 0"),
+    ({"group": 2}, ValueError, "group: got 2, wanted a divisor"), ({"group": 0}, ValueError, "group: got 0"),
+    ({"auto_pad": "SAME"}, ValueError, "auto_pad: got 'SAME'"),
+    ({"X": X[0]}, ValueError, r"X: got rank 2 \(shape \(1, 3\)\), wanted rank 3"),
+    ({"X": np.repeat(X, 2, 1)}, ValueError, "X: got 2 channels"),
+    ({"X": X.astype(np.float16)}, TypeError, "X: got dtype float16, wanted float32"),
+    ({"X": X.tolist()}, TypeError, "X: got list"), ({"W": W[0]}, ValueError, r"W: got rank 2 \(shape \(1, 3\)\)"),
+    ({"W": W[0], "pads": [1, 1]}, ValueError, "W: got rank 2"), ({"W": W[..., :0]}, ValueError, "W: got an empty kernel axis"),
+    ({"W": W.astype(">f4")}, TypeError, "W: got dtype .*foreign byte order"),
+    ({"W": W.astype(np.int8)}, TypeError, "W: got dtype int8"),
+    ({"B": np.ones(2, np.float32)}, ValueError, r"B: got shape \(2,\), wanted \(1,\)"),
+    ({"B": np.ones(1)}, TypeError, "B: got dtype float64, wanted float32"), ({"B": 1.0}, TypeError, "B: got float"),
+])  # fmt: skip
 def test_errors_name_onnx_arguments(attributes, error, match):
     with pytest.raises(error, match=rf"^{match}") as caught:
         convt.onnx.conv_transpose(**{"X": X, "W": W, **attributes})
@@ -271,15 +261,7 @@ def test_backend_knows_initializers():
 @needs_onnx
 def test_backend_runs_whole_models(calls):
     # A local function with its own attribute, an operator that convt lacks, and a branch.
-    upscale = helper.make_function(
-        "local",
-        "Upscale",
-        ["X", "W"],
-        ["Y"],
-        [_conv()],
-        [helper.make_opsetid("", 13)],
-        ["step"],
-    )
+    upscale = helper.make_function("local", "Upscale", ["X", "W"], ["Y"], [_conv()], [helper.make_opsetid("", 13)], ["step"])
     reference = onnx.AttributeProto(name="strides", type=onnx.AttributeProto.INTS, ref_attr_name="step")
     upscale.node[0].attribute.append(reference)
     branch = [
@@ -328,10 +310,7 @@ def test_backend_has_one_device():
     assert backend.supports_device("CPU:0")
     assert not backend.supports_device("CUDA")
     assert not backend.supports_device("CPU:1")
-    for call in (
-        lambda: backend.prepare(_model([_conv()], "XW"), "CUDA"),
-        lambda: backend.run_node(_conv(), [X, W], "TPU"),
-    ):
+    for call in (lambda: backend.prepare(_model([_conv()], "XW"), "CUDA"), lambda: backend.run_node(_conv(), [X, W], "TPU")):
         with pytest.raises(ValueError, match=r"^device: got '(CUDA|TPU)', wanted 'CPU'"):
             call()
 

@@ -163,7 +163,6 @@ def test_subgraphs():
 
 
 def test_functions():
-    """Check a function whose node has attributes that refer to those of the call."""
     node = _conv(("a", "b"), "c")
     node.attribute.append(onnx.AttributeProto(name="strides", type=onnx.AttributeProto.INTS, ref_attr_name="s"))
     function = helper.make_function("mine", "Up", ["a", "b"], ["c"], [node], [helper.make_opsetid("", OPSET)], ["s"])
@@ -297,7 +296,6 @@ def test_it_is_onnx_runtimes_session():
 
 
 def test_nothing_is_copied(monkeypatch):
-    """Check that the node reads and writes the memory that the caller bound, without a copy."""
     seen = []
     compute = _node.Node.compute
     monkeypatch.setattr(_node.Node, "compute", lambda self, inputs, out: (
@@ -311,13 +309,6 @@ def test_nothing_is_copied(monkeypatch):
     session.run_with_iobinding(binding)
     assert seen == [(x.data_ptr(), y.data_ptr())]
     np.testing.assert_array_equal(y.numpy(), session.run(None, {"X": X2})[0])
-
-
-def test_options_serve_many_sessions():
-    options = onnxruntime.SessionOptions()
-    for _ in range(2):
-        assert convt.onnxruntime.InferenceSession(_simple(), options).report.packed
-    assert onnxruntime.InferenceSession(_simple().SerializeToString(), options).run(None, {"X": X2})
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -335,7 +326,6 @@ def test_threads(name, threads):
 
 
 def test_nodes_side_by_side():
-    """Check nodes that ONNX Runtime's parallel mode runs on several threads."""
     nodes = [_conv(("X", f"W{n}"), f"c{n}", strides=[2, 2]) for n in range(4)] + [
         helper.make_node("Sum", [f"c{n}" for n in range(4)], ["Y"])
     ]

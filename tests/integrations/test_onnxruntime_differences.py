@@ -142,7 +142,6 @@ def test_a_size_that_the_model_declares():
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(("pixels", "pads"), [(0, 0), (1, 1), (1, 2), (3, 2)])
 def test_few_pixels(pixels, pads, bias):
-    """Check X without pixels, which may still give outputs, and a size of no output, which is refused."""
     constants = {"W": np.ones((2, 2, 4), np.float32)} | ({"B": np.array([1, 2], np.float32)} if bias else {})
     model = model_of([conv(("X", *constants), strides=[2], pads=[pads, pads])], {"X": (1, 2, "L")}, constants=constants)
     feed = {"X": np.ones((1, 2, pixels), np.float32)}

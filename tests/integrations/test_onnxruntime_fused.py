@@ -74,7 +74,6 @@ def test_an_array_that_does_not_fit_gives_onnxruntimes_error():
 
 
 def test_a_sum_with_weights_of_the_run():
-    """Check weights that every run brings, which are packed again."""
     nodes = [conv(output="A", strides=[2, 2]), helper.make_node("Add", ["A", "S"], ["Y"])]
     model = model_of(nodes, {"X": [None] * 4, "W": [None] * 4, "S": [None] * 4})
     for _ in range(3):

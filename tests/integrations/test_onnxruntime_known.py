@@ -69,9 +69,7 @@ def test_more_shapes_than_a_node_keeps(computed):
 
 def test_ranks_from_1_d_to_3_d(computed):
     for rank in (1, 2, 3):
-        model = model_of(
-            [conv(strides=[2] * rank)], {"X": (1, 3, *[5] * rank)}, constants={"W": weights(3, 2, *[3] * rank)}
-        )  # fmt: skip
+        model = model_of([conv(strides=[2] * rank)], {"X": (1, 3, *[5] * rank)}, constants={"W": weights(3, 2, *[3] * rank)})
         session = InferenceSession(model)
         feed = {"X": weights(1, 3, *[5] * rank)}
         first = session.run(None, feed)[0]
@@ -203,7 +201,6 @@ def test_many_threads_at_once(computed):
 
 
 def test_sessions_come_and_go():
-    """Check that the entries of known shapes, which hold plans and weights, are freed with the session."""
     import gc
 
     from convt._run import memory

@@ -99,8 +99,7 @@ def test_tensors_that_are_not_the_usual_ones_stay_as_they_are():
 
 @pytest.mark.parametrize("named", [False, True])
 def test_large_constant_nodes_are_initializers(named):
-    """Check that large Constant nodes become initializers, as in ONNX Runtime. In subgraphs, and with other attributes, they
-    stay nodes."""
+    """Check that large Constant nodes become initializers, as in ONNX Runtime."""
     array = numpy_helper.from_array(weights(40, 40, 3, 3), "other name")
     words = {"name": "held", "doc_string": "text"} if named else {}
     constant = helper.make_node("Constant", [], ["W"], value=array, **words)
@@ -158,8 +157,7 @@ def contents(model):
 
 
 def test_models_with_mistakes_are_read_as_by_protobuf(monkeypatch):
-    """Check models in which random bytes change: convt reads the contents that protobuf reads, and refuses what protobuf
-    refuses."""
+    """Models in which random bytes change: convt reads the contents that protobuf reads, and refuses what protobuf refuses."""
     monkeypatch.setattr(_file, "LARGE", 16)
     nodes = [helper.make_node("Constant", [], ["C"], value=numpy_helper.from_array(weights(3, 4), "q")), conv(("X", "C"))]
     model = model_of(nodes, {"X": (1, 3, 4)}, constants={"W": weights(3, 3, 2), "V": weights(5)})
@@ -301,7 +299,6 @@ def chain(count):
 
 @pytest.mark.parametrize("bad", [{"n0"}, {"n4"}, {"n2", "n6"}, {"n0", "n1", "n5"}, {f"n{n}" for n in range(7)}])
 def test_refused_nodes_are_left_out_and_the_others_served(bad, monkeypatch):
-    """Check nodes that ONNX Runtime refuses for an unforeseen reason. Few sessions are created to find them."""
     create, tries = onnxruntime.InferenceSession._create_inference_session, []
 
     def refuse(self, *arguments):
@@ -396,7 +393,6 @@ def test_a_file_that_changes_meanwhile(tmp_path, monkeypatch, way):
 
 
 def test_no_report_without_a_reason():
-    """Check a session that ONNX Runtime makes without calling its constructor."""
     assert InferenceSession.__new__(InferenceSession).report.reason
 
 
@@ -555,7 +551,6 @@ def test_refusals_when_nodes_are_made_print_nothing(capfd, monkeypatch):
 
 
 def test_saving_ends_no_profile_of_the_caller(tmp_path):
-    """Check that the session that saves an optimised model writes no profile."""
     options = onnxruntime.SessionOptions()
     options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "profile")
     options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
@@ -566,7 +561,6 @@ def test_saving_ends_no_profile_of_the_caller(tmp_path):
 
 
 def test_subgraph_inputs_are_typed(capfd):
-    """Check that a model with a branch that convt serves loads without a message of ONNX Runtime's logger."""
     branch = helper.make_graph([conv(output="Z")], "branch", [], [info("Z")])
     choice = helper.make_node("If", ["which"], ["Y"], then_branch=branch, else_branch=branch)
     model = model_of([choice], {"X": X.shape}, constants={"W": W})

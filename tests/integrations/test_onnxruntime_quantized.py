@@ -94,15 +94,11 @@ def test_nodes_with_quantized_data_are_left_to_onnx_runtime(quantized_weights):
     if not quantized_weights:
         given["W"] = given["Q"] * given["S"]
     nodes = [
-        helper.make_node("QuantizeLinear", ["X", "SX", "QX"], ["x8"]),
-        dequantize("x8", "x", "SX", "QX"),
-        *([dequantize("Q", "W")] if quantized_weights else []),
-        conv(("x", "W"), "y"),
-        helper.make_node("QuantizeLinear", ["y", "SX", "QX"], ["y8"]),
-        dequantize("y8", "z", "SX", "QX"),
-        helper.make_node("Relu", ["z"], ["r"]),
-        conv(("r", "V"), "Y"),
-    ]
+        helper.make_node("QuantizeLinear", ["X", "SX", "QX"], ["x8"]), dequantize("x8", "x", "SX", "QX"),
+        *([dequantize("Q", "W")] if quantized_weights else []), conv(("x", "W"), "y"),
+        helper.make_node("QuantizeLinear", ["y", "SX", "QX"], ["y8"]), dequantize("y8", "z", "SX", "QX"),
+        helper.make_node("Relu", ["z"], ["r"]), conv(("r", "V"), "Y"),
+    ]  # fmt: skip
     session = same(model_of(nodes, {"X": X.shape}, constants=given), {"X": X})
     assert session.report.kept == {"y": "ONNX Runtime may quantize a node whose data comes from DequantizeLinear"}
 

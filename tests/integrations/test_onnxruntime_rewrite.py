@@ -65,8 +65,7 @@ def test_branches_use_one_name_for_different_things(way):
 
 
 def test_a_branch_hides_a_name_of_the_graph_around_it():
-    """Check a branch that redefines a name of the outer graph. ONNX forbids this and ONNX Runtime reads either of the two, so
-    it keeps the nodes that read the name."""
+    """Check a branch that redefines a name of the outer graph."""
     add = [conv(("X", "W"), "z"), _op("Add", ["z", "c"], "out")]
     hidden = _graph(add, "out", constants={"c": weights(6, 1, 1)})
     model = _with_condition(model_of([_choice(hidden, _graph(add, "out"))], {"X": X.shape}, constants={"W": W, "c": BIAS}))
@@ -103,7 +102,6 @@ def test_what_a_loop_carries_is_no_constant(named):
 
 
 def test_a_scan_has_its_own_names():
-    """Check the body of a Scan whose weights are slices and whose bias comes from the outer graph."""
     body = helper.make_graph(
         [conv(("X", "W"), "z"), _op("Add", ["z", "c"], "t")], "body", [info("W", shape=W.shape)], [info("t")]
     )
@@ -134,7 +132,6 @@ def test_a_name_of_a_branch_is_no_reader_of_the_same_name_around_it():
 
 
 def test_nodes_of_one_name():
-    """Check that the report distinguishes nodes of different graphs with one name."""
     then = _graph([conv(("X", "W"), "out", name="up")], "out")
     other = _graph([conv(("X", "W"), "out", name="up", auto_pad="")], "out")
     nodes = [conv(("X", "W"), "V", name="up"), _choice(then, other)]
@@ -144,7 +141,6 @@ def test_nodes_of_one_name():
 
 
 def test_nodes_in_any_order():
-    """Check nodes that are not in topological order, which ONNX Runtime sorts itself."""
     nodes = [_op("Relu", ["n"], "Y"), _op("Identity", ["a"], "n"), _op("Add", ["c", "B"], "a"), conv(output="c")]
     model = model_of(nodes, {"X": X.shape}, constants={"W": W, "B": BIAS})
     try:
@@ -178,7 +174,7 @@ def test_an_identity_that_something_else_reads():
 
 @pytest.mark.parametrize("level", ["ORT_ENABLE_ALL", "ORT_DISABLE_ALL"])
 def test_weights_from_a_cast(level):
-    """Check weights, bias and norm in float16 or behind several nodes. They are packed once."""
+    """Check weights, bias and norm in float16 or behind several nodes."""
     more, constants = norm("a", "n", 6)
     halves = {f"{name}16": value.astype(np.float16) for name, value in (constants | {"W": W, "B": BIAS}).items()}
     nodes = [_op("Cast", [name], name[:-2], to=TensorProto.FLOAT) for name in halves]
@@ -229,8 +225,7 @@ def test_a_norm_in_another_dtype_is_not_computed_with_a_node(statistics):
 
 @pytest.mark.parametrize("kind", ["bias", "Add", "scale", "group", "attribute", "epsilon", "slope"])
 def test_what_does_not_fit_is_left_and_the_rest_served(kind):
-    """Check that a node with mistakes is left to ONNX Runtime and the others are served. ONNX Runtime reports mistakes when it
-    loads or runs a model, so they are in a branch that is not taken."""
+    """Check that a node with mistakes is left to ONNX Runtime and the others are served."""
     more, constants = norm("c", "n", 5 if kind == "scale" else 6)
     constants |= {"B": weights(5), "A": weights(5, 1, 1)}
     inputs = ("X", "W", "B") if kind == "bias" else ("X", "W")
@@ -290,7 +285,6 @@ def test_two_nodes_that_one_sum_adds():
 
 
 def test_a_chain_of_sums_of_nodes():
-    """Check three nodes that two sums add, and a node whose data is the sum of two others."""
     nodes = [conv(("X", name), name.lower()) for name in "ABC"]
     nodes += [_op("Add", ["a", "b"], "ab"), _op("Tanh", ["ab"], "t"), _op("Add", ["c", "t"], "s"), conv(("s", "A"), "d")]
     nodes += [conv(("s", "B"), "e"), _op("Add", ["e", "d"], "Y")]
@@ -356,7 +350,6 @@ def test_a_run_replaces_initializers(given):
 
 
 def test_sizes_that_a_run_may_change_are_not_relied_on():
-    """Check sizes that are not declared. A run may then pass a kernel or a bias of another size."""
     model = _replaceable(8, declared=False)
     session, theirs = convt.onnxruntime.InferenceSession(model), plain(model)
     assert session.report.fused == {}
@@ -378,7 +371,6 @@ def test_weights_of_the_graph_around_a_branch_are_packed_once(monkeypatch):
 
 
 def test_weights_that_every_run_brings_give_the_same_bits_in_any_run():
-    """Check that a result depends on the weights of its run and not on earlier runs."""
     model = model_of([conv()], {"X": X.shape, "W": W.shape})
     session, other = convt.onnxruntime.InferenceSession(model), weights(*W.shape)
     first, _, *more = (session.run(None, {"X": X, "W": w})[0].tobytes() for w in (W, other, W, W, W))
@@ -461,8 +453,7 @@ def _with_attributes(name, nodes, positions, defaults):
 @pytest.mark.parametrize("given", [(), ("alpha",), ("strides",), ("pads", "alpha"), ("strides", "pads", "alpha")])
 @pytest.mark.parametrize("outer", [[], [{}], [{}, {}], [{"alpha": 0.7}, {}], [{}, {"strides": [3, 3]}]], ids=str)
 def test_default_attributes_of_functions(given, outer):
-    """Check a function with default attributes, also where other functions call it and pass on attributes of their own. These
-    have no default, or another one."""
+    """Check a function with default attributes, also where other functions call it and pass on attributes of their own."""
     nodes = [conv(("a", "b"), "t"), _op("LeakyRelu", ["t"], "c")]
     functions = [_with_attributes("Up0", nodes, {"strides": 0, "pads": 0, "alpha": 1}, DEFAULTS)]
     for n, defaults in enumerate(outer):

@@ -76,8 +76,6 @@ def test_options_keep_nothing_of_a_model(tmp_path):
 
 
 def test_options_are_not_changed():
-    """Check that options get no entry, no other value and no library, so ONNX Runtime finds no operator of convt through
-    them."""
     options = onnxruntime.SessionOptions()
     before = properties(options)
     session = InferenceSession(simple(), options)
@@ -128,8 +126,7 @@ def test_a_shared_initializer_of_the_options_is_used():
 
 
 def test_operators_of_other_libraries_leave_the_model():
-    """Check that a model with operators of other libraries is left to ONNX Runtime, because the libraries in options cannot be
-    read."""
+    """A model with operators of other libraries is left to ONNX Runtime, because the libraries in options cannot be read."""
     node = helper.make_node("Mine", ["X"], ["Z"], domain="mine")
     model = model_of([node, conv(("Z", "W"))], {"X": X.shape}, constants={"W": W}, imports=[helper.make_opsetid("mine", 1)])
     with pytest.raises(_loading.NotConverted, match="operators of 'mine', whose library") as left:
@@ -140,7 +137,6 @@ def test_operators_of_other_libraries_leave_the_model():
 
 
 def test_a_registered_library_still_serves():
-    """Check options with a registered library: ONNX Runtime gets the model and these options."""
     options = onnxruntime.SessionOptions()
     options.register_custom_ops_library(library.__file__)
     inner = model_of([conv(output="Z")], {"X": X.shape}, ("Z",), {"W": W})
@@ -203,7 +199,6 @@ def test_copies_of_sessions(copier):
 
 @pytest.mark.skipif(not hasattr(onnxruntime.SessionOptions, "use_per_session_threads"), reason="options lack this property")
 def test_options_that_onnx_runtime_refuses():
-    """Check options that ONNX Runtime refuses because the process has no global thread pool."""
     options = onnxruntime.SessionOptions()
     options.use_per_session_threads = False
     found = []
@@ -216,7 +211,6 @@ def test_options_that_onnx_runtime_refuses():
 
 @pytest.mark.skipif(not hasattr(onnxruntime.SessionOptions, "has_providers"), reason="options lack providers")
 def test_options_with_providers_leave_the_model():
-    """Check that options with providers leave the model to ONNX Runtime, because a copy of the options would lack them."""
     options = onnxruntime.SessionOptions()
     devices = [each for each in onnxruntime.get_ep_devices() if each.ep_name == "CPUExecutionProvider"]
     options.add_provider_for_devices(devices, {})
@@ -226,7 +220,6 @@ def test_options_with_providers_leave_the_model():
 
 
 def test_sessions_made_at_the_same_time():
-    """Check two sessions that are made at once with one options object: each has its own weights."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     (want,) = InferenceSession(simple()).run(None, {"X": X})
@@ -257,7 +250,6 @@ def test_errors_of_nodes_side_by_side():
 
 
 def test_runs_on_a_thread_of_onnx_runtime():
-    """Check that asynchronous runs pass their results and errors to the callback."""
     model = model_of([conv(strides=[2, 2])], {"X": None}, constants={"W": W})
     session, found, ready = InferenceSession(model), [], threading.Event()
 
@@ -332,7 +324,6 @@ def test_links_that_onnx_runtime_refuses_are_refused(tmp_path):
 
 @pytest.mark.skipif(VERSION < (1, 22), reason="older versions have no option for the folder of external data")
 def test_a_folder_that_options_name_is_that_of_the_data(tmp_path):
-    """Check that ONNX Runtime uses the folder that options name, even if the model is a path."""
     here, other = saved(tmp_path / "here"), saved(tmp_path / "other", W * 2)
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry(FOLDER, str(tmp_path / "other"))

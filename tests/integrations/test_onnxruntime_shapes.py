@@ -108,9 +108,7 @@ def test_computed_weights_are_fused_with_a_bias(capfd):
 @pytest.mark.parametrize("shape", [FIXED, OPEN, UNKNOWN])
 def test_outputs_that_a_branch_declares(shape, declared, capfd):
     """Check that a wrong shape gives ONNX Runtime's shapes, warnings and errors, InvalidArgument among them."""
-    branches = [
-        helper.make_graph([conv(output=name)], "branch", [], [info(name, shape=declared)]) for name in ("z", "u")
-    ]  # fmt: skip
+    branches = [helper.make_graph([conv(output=name)], "branch", [], [info(name, shape=declared)]) for name in ("z", "u")]
     choice = helper.make_node("If", ["which"], ["Y"], then_branch=branches[0], else_branch=branches[1])
     model = with_condition(model_of([choice], {"X": shape}, constants={"W": W}))
     alike(model, [{"X": X, "which": np.array(which)} for which in (True, False)], capfd, served=2)
@@ -120,9 +118,7 @@ def test_outputs_that_a_branch_declares(shape, declared, capfd):
 @pytest.mark.parametrize("shape", [FIXED, ("N", 6, 5, 7)])
 def test_outputs_that_a_branch_of_a_function_declares(shape, declared, capfd):
     """Check that wrong shapes inside a function are errors, as in ONNX Runtime, although convt inlines the function."""
-    branches = [
-        helper.make_graph([conv(("x", "w"), name)], "branch", [], [info(name, shape=declared)]) for name in ("z", "u")
-    ]  # fmt: skip
+    branches = [helper.make_graph([conv(("x", "w"), name)], "branch", [], [info(name, shape=declared)]) for name in ("z", "u")]
     choice = helper.make_node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1])
     function = helper.make_function("own", "Up", ["x", "w", "c"], ["y"], [choice], [helper.make_opsetid("", 17)])
     call = helper.make_node("Up", ["X", "W", "which"], ["Y"], domain="own")
@@ -158,8 +154,7 @@ def test_the_body_of_a_loop(declared, capfd):
 @pytest.mark.parametrize("other", [(2, 4, 7, 9), (3, 1, 4, 1, 9), (1, 4, 7, 9)])
 @pytest.mark.parametrize("behind", ["Relu", "PRelu"])
 def test_sums_that_are_larger_than_the_output_of_the_node(other, dtype, behind):
-    """Check sums of which one operand is larger. ONNX Runtime has no ConvTranspose of float64, so the sums are compared with
-    those of float32."""
+    """Check sums of which one operand is larger."""
     if behind == "PRelu" and dtype != np.float32:
         pytest.skip("convt fuses a PRelu only in float32")
     slopes = {"slopes": weights(4, 1, 1)} if behind == "PRelu" else {}

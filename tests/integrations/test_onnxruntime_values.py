@@ -158,7 +158,6 @@ def test_branches_that_use_one_name(what):
 
 
 def test_a_branch_that_shares_quantized_weights():
-    """Check weights that a branch and the graph around it read: their DequantizeLinear goes when nothing reads it any more."""
     inner = helper.make_graph([conv(output="o")], "branch", [], [info("o")])
     for others in ([], [op("Neg", ["W"], "V")]):
         nodes = [op("DequantizeLinear", ["Q", "S", "Z"], "W"), conv(output="U"), *others,
@@ -269,7 +268,6 @@ def test_float64_is_scaled_by_onnxruntime(kind):
 
 
 def test_a_run_whose_weights_do_not_suit_and_then_do():
-    """Check weights that a run may replace: the report and the results follow those of the run."""
     nodes, constants, x = scaled("infinite product", "Mul")
     nodes[-1].output[0] = "Y"
     model = model_of(nodes, {"X": x.shape}, constants=constants | {"B": weights(8)})

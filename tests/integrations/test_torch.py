@@ -98,7 +98,6 @@ def test_layouts_are_torchs(rank, dtype, what):
 
 
 def test_suggested_formats_are_torchs():
-    """Check the format that torch suggests for random strides."""
     from torch._prims_common import suggest_memory_format
 
     draw, memory, found = random.Random(0), torch.empty(100_000), 0
@@ -133,7 +132,6 @@ assert "sympy" not in sys.modules
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("behind", ["BatchNorm2d", "ReLU", "Hardswish", "GELU"])
 def test_layouts_behind_norms_and_activations(behind, together):
-    """Check the strides of outputs of one channel, of one pixel, and of both, with torch's norms and activations behind."""
     for channels, size in ((1, 4), (3, 1), (1, 1), (3, 4)):
         layers = torch.nn.BatchNorm2d(channels) if behind == "BatchNorm2d" else getattr(torch.nn, behind)()
         plain = torch.nn.Sequential(torch.nn.ConvTranspose2d(2, channels, 1), layers).eval()
@@ -153,12 +151,8 @@ def test_layouts_behind_norms_and_activations(behind, together):
 def test_views_of_any_kind():
     base, w = torch.randn(4, 12, 9, 11), torch.randn(6, 3, 3, 3)
     for x in (
-        base[:, ::2],
-        base[::2, :6],
-        base[:, 6:, ::2, 1:],
-        base[:, :6].transpose(2, 3),
-        base[:1, :6].expand(3, -1, -1, -1),
-    ):
+        base[:, ::2], base[::2, :6], base[:, 6:, ::2, 1:], base[:, :6].transpose(2, 3), base[:1, :6].expand(3, -1, -1, -1),
+    ):  # fmt: skip
         for _ in range(3):
             close(ct.conv_transpose2d(x, w), F.conv_transpose2d(x, w))
     wide = torch.randn(3, 3, 3, 6).permute(3, 0, 1, 2)
@@ -205,17 +199,14 @@ def test_torchs_own_samples_and_errors():
                 ours(error.sample_input.input, *error.sample_input.args, **error.sample_input.kwargs)
 
 
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        ({"stride": 0}, RuntimeError), ({"padding": -1}, RuntimeError), ({"output_padding": 5}, RuntimeError),
-        ({"groups": 3}, RuntimeError), ({"dilation": 0}, RuntimeError), ({"stride": (1, 2, 3)}, RuntimeError),
-        ({"bias": torch.zeros(5)}, RuntimeError), ({"weight": torch.zeros(4, 2, 3)}, RuntimeError),
-        ({"weight": torch.zeros(4, 2, 3, 3, dtype=torch.float64)}, RuntimeError),
-        ({"input": torch.zeros(1, 3, 5, 5)}, RuntimeError),
-        ({"input": np.zeros((1, 4, 5, 5))}, TypeError), ({"padding": 9}, RuntimeError), ({"stride": 1.5}, TypeError),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("change", "error"), [
+    ({"stride": 0}, RuntimeError), ({"padding": -1}, RuntimeError), ({"output_padding": 5}, RuntimeError),
+    ({"groups": 3}, RuntimeError), ({"dilation": 0}, RuntimeError), ({"stride": (1, 2, 3)}, RuntimeError),
+    ({"bias": torch.zeros(5)}, RuntimeError), ({"weight": torch.zeros(4, 2, 3)}, RuntimeError),
+    ({"weight": torch.zeros(4, 2, 3, 3, dtype=torch.float64)}, RuntimeError),
+    ({"input": torch.zeros(1, 3, 5, 5)}, RuntimeError), ({"input": np.zeros((1, 4, 5, 5))}, TypeError),
+    ({"padding": 9}, RuntimeError), ({"stride": 1.5}, TypeError),
+])  # fmt: skip
 def test_mistakes_are_torchs(change, error):
     arguments = {"input": torch.zeros(1, 4, 5, 5), "weight": torch.zeros(4, 2, 3, 3)} | change
     with pytest.raises(error) as wanted:
@@ -263,7 +254,6 @@ def test_gradients(rank):
 
 
 def test_training_is_torchs():
-    """Check some training steps of a small GAN's generator: the losses are torch's."""
     losses = []
     for accelerated in (False, True):
         torch.manual_seed(0)

@@ -56,7 +56,6 @@ def test_modules_that_torch_jit_compiled(how):
 
 @pytest.mark.parametrize("at", range(1, 9))
 def test_all_or_nothing(at, monkeypatch):
-    """Check that a model is as before if accelerate is interrupted at any of its steps."""
     model = nn.Sequential(chain(nn.ReLU()), nn.ConvTranspose2d(6, 4, 3), chain(nn.Tanh()), ct.ConvTranspose2d(6, 6, 3)).eval()
     ct.accelerate(model[2])
     before = [dict(vars(module)) for module in model.modules()]

@@ -387,10 +387,7 @@ def test_negative_views_are_never_old():
             close(ct.conv_transpose2d(X, weight), F.conv_transpose2d(X, weight))
 
 
-SIGNED = {
-    layer: ("weight", "bias"),
-    chain: ("0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var"),
-}
+SIGNED = {layer: ("weight", "bias"), chain: ("0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var")}
 
 
 @pytest.mark.parametrize("freeze", [False, True])
@@ -577,7 +574,6 @@ def test_what_an_interrupted_transform_leaves_in_a_model(make):
 
 
 def test_tensors_are_swapped():
-    """Check torch.utils.swap_tensors, which refuses tensors that have weak references."""
 
     def program(model):
         torch.__future__.set_swap_module_params_on_conversion(True)
@@ -718,8 +714,7 @@ def test_frozen_parametrizations_on_another_device():
 
 
 def test_graphs_do_not_trust_weights_that_they_compute():
-    """Check that graphs repack weights that they compute. A compiler uses one tensor object and its memory for several values
-    in turn."""
+    """Graphs repack weights that they compute. A compiler uses one tensor object and its memory for several values in turn."""
     reuses, inner = [], _weights.operator
     w = torch.randn(3, 4, 3, 3)
 
@@ -748,8 +743,7 @@ def test_graphs_do_not_trust_weights_that_they_compute():
 
 
 def test_threads_see_one_state_or_the_other():
-    """Check weights that change in place between two states: packed weights of one state are not used for the other
-    afterwards."""
+    """Weights that change in place between two states: packed weights of one state are not used for the other afterwards."""
     w, x = torch.randn(16, 8, 3, 3), torch.randn(1, 16, 6, 6)
     states = w.clone(), torch.randn(16, 8, 3, 3)
     wanted = [F.conv_transpose2d(x, each) for each in states]

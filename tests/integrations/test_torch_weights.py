@@ -133,8 +133,7 @@ def test_threads_are_torchs(monkeypatch):
 
 
 def test_equal_biases_of_two_tensors_are_told_apart():
-    """Check equal biases of two tensors. The weights for a later shape are packed with the bias of the call, not with one that
-    was equal earlier."""
+    """Check equal biases of two tensors."""
     w, first, second = torch.randn(4, 4, 3, 3), torch.zeros(4), torch.zeros(4)
     for _ in range(3):
         ct.conv_transpose2d(torch.randn(1, 4, 5, 5), w, first)
@@ -157,7 +156,6 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("mode", ["no_grad", "inference_mode", "gradients"])
 def test_no_change_goes_unnoticed(change, mode):
-    """Check that every change is noticed: repeated calls have the bits of a call that never saw the old weights."""
     module, x = ct.ConvTranspose2d(64, 64, 4), torch.randn(1, 64, 6, 6)
     with {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode, "gradients": torch.enable_grad}[mode]():
         for _ in range(3):
@@ -197,9 +195,7 @@ def test_training_by_fused_optimizers_is_torchs(fused):
     assert losses[0][-1] < losses[0][0]
 
 
-@pytest.mark.parametrize(
-    "tensor", ["0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var"]
-)
+@pytest.mark.parametrize("tensor", ["0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var"])
 @pytest.mark.parametrize("place", [0, 7, -1])
 def test_one_element_of_a_fused_norm_is_noticed(tensor, place):
     torch.manual_seed(0)
@@ -261,7 +257,6 @@ def test_checksums_of_views():
 
 
 def test_frozen_weights_are_not_compared():
-    """Check that results of frozen weights stay those of the packed weights until `refresh`, as documented."""
     module, x = torch.nn.ConvTranspose2d(8, 8, 4, 2, 1), torch.randn(1, 8, 6, 6)
     module, report = ct.accelerate(module, freeze=True)
     assert report.frozen == ("",) and "convt.torch.refresh(model)" in str(report)

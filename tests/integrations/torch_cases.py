@@ -47,9 +47,7 @@ def random_case(rng, rank):
     padding = tuple(int(rng.integers(0, m + 1)) for m in most)
     batch = () if rng.random() < 0.2 else (int(rng.integers(0, 3)),)
     bias = (co * groups,) if rng.random() < 0.5 else None
-    keywords = {
-        "stride": stride, "padding": padding, "output_padding": output_padding, "groups": groups, "dilation": dilation,
-    }  # fmt: skip
+    keywords = {"stride": stride, "padding": padding, "output_padding": output_padding, "groups": groups, "dilation": dilation}
     return (*batch, ci, *sizes), (ci, co, *kernel), bias, keywords
 
 

@@ -44,7 +44,6 @@ def test_the_longer_side_hides_the_shorter():
 
 @pytest.mark.parametrize("isa", ["avx2", "avx512", "avx512_amx"])
 def test_cycles_say_where_they_come_from(isa):
-    """Check that the counts add up to the whole cost, also with the constants of other CPUs."""
     for problem in problems():
         with pretend(isa=isa):
             profile = machine.current().profile

@@ -58,15 +58,11 @@ def test_the_cpu_says_who_it_is():
     assert isinstance(vendor, str) and family >= 0 and model >= 0
 
 
-@pytest.mark.parametrize(
-    ("text", "cpu"),
-    [
-        ("vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 143\nmodel name\t: x\n\n", ("GenuineIntel", 6, 143)),
-        ("CPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd0c\n\nCPU part\t: 0x1\n", ("Arm", 8, 0xD0C)),
-        ("CPU implementer\t: 0x99\nCPU architecture: AArch64\n", ("0x99", 0, 0)),
-        ("", ("", 0, 0)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "cpu"), [
+    ("vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 143\nmodel name\t: x\n\n", ("GenuineIntel", 6, 143)),
+    ("CPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd0c\n\nCPU part\t: 0x1\n", ("Arm", 8, 0xD0C)),
+    ("CPU implementer\t: 0x99\nCPU architecture: AArch64\n", ("0x99", 0, 0)), ("", ("", 0, 0)),
+])  # fmt: skip
 def test_texts_that_describe_cpus(text, cpu, monkeypatch):
     monkeypatch.setattr(machine, "open", lambda *_, **__: io.StringIO(text), raising=False)
     assert machine.cpu() == cpu
@@ -136,24 +132,15 @@ def test_a_file_is_used(tmp_path):
     assert (code, out.split()) == (0, ["mine", "123.5"]), errors
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (lambda found: found["constants"].pop("task"), "'task'"),
-        (lambda found: found["constants"].update(more=1), "'more'"),
-        (lambda found: found["constants"].update(task=-1), "task"),
-        (lambda found: found["constants"].update(task=0), "task"),
-        (lambda found: found["constants"].update(task="1"), "task"),
-        (lambda found: found["constants"].update(task=True), "task"),
-        (lambda found: found["constants"].update(task=math.nan), "task"),
-        (lambda found: found.pop("constants"), "format"),
-        (lambda found: found.update(format="2"), "format"),
-        (lambda found: found.update(constants=[]), "format"),
-        (lambda found: found.update(cpus=[{"vendor": "x"}]), "cpus"),
-        (lambda found: found.update(cpus=3), "cpus"),
-        (lambda found: found.pop("vector_bits"), "vector_bits"),
-    ],
-)
+@pytest.mark.parametrize(("change", "says"), [
+    (lambda found: found["constants"].pop("task"), "'task'"), (lambda found: found["constants"].update(more=1), "'more'"),
+    (lambda found: found["constants"].update(task=-1), "task"), (lambda found: found["constants"].update(task=0), "task"),
+    (lambda found: found["constants"].update(task="1"), "task"), (lambda found: found["constants"].update(task=True), "task"),
+    (lambda found: found["constants"].update(task=math.nan), "task"), (lambda found: found.pop("constants"), "format"),
+    (lambda found: found.update(format="2"), "format"), (lambda found: found.update(constants=[]), "format"),
+    (lambda found: found.update(cpus=[{"vendor": "x"}]), "cpus"), (lambda found: found.update(cpus=3), "cpus"),
+    (lambda found: found.pop("vector_bits"), "vector_bits"),
+])  # fmt: skip
 def test_a_bad_file_is_refused(change, says, tmp_path):
     path = written(tmp_path, change)
     with pytest.raises(ValueError, match=says) as refused:

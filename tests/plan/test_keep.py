@@ -334,7 +334,6 @@ print(sum(each.bytes for each in kept.values()) / weights, (more - (6 << 20)) / 
 
 @pytest.mark.parametrize("script", [_IN_TORCH, _IN_ONNX], ids=["PyTorch", "ONNX Runtime"])
 def test_a_decoder_that_meets_images_of_many_sizes(script):
-    """Check a decoder of six layers with 41 MB of weights and images of many sizes: all forms together stay below the bound."""
     pytest.importorskip("torch")
     if script is _IN_ONNX:
         pytest.importorskip("onnxruntime")
@@ -345,8 +344,6 @@ def test_a_decoder_that_meets_images_of_many_sizes(script):
 
 
 def test_small_filters_keep_the_forms_of_several_shapes():
-    """Check that small filters keep the forms of several shapes, although they take many times the filter. Otherwise
-    each new shape would pack them again."""
     op = operator_of_small_filter()
     shapes = [(1, 6, 5, 7), (2, 6, 9, 4), (1, 6, 16, 16), (3, 6, 1, 1)]
     for shape in shapes:

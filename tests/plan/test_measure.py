@@ -78,8 +78,7 @@ def test_what_refuses_the_data_never_wins(machine):
 
 
 def test_load_that_ends_does_not_decide(machine):
-    """Check another program that runs during the first round. It slows down the candidate that waits for its threads more
-    often."""
+    """Check another program that runs during the first round."""
     winograd = itertools.chain([0.008] * 9, itertools.cycle([0.0012]))
     assert machine.measure(direct=0.002, winograd=winograd) == pytest.approx({"direct": 0.002, "winograd": 0.0012})
 
@@ -112,7 +111,6 @@ def test_a_round_is_held_against_the_one_before_it(machine, monkeypatch):
 
 
 def test_preempted_calls_do_not_count(machine):
-    """Check that times of disturbed calls are left out even if they are the least, and that other calls count."""
     noisy = itertools.cycle([0.004, disturbed(0.009), 0.004, disturbed(0.001), 0.004])
     assert machine.measure(a=noisy, b=0.005) == pytest.approx({"a": 0.004, "b": 0.005})
 
@@ -143,7 +141,6 @@ def test_equal_ways_agree_whichever_is_first(machine):
 
 
 def test_rounds_that_disagree_go_on_until_two_agree(machine):
-    """Check rounds that go on until two agree: a wins the first round, b the second, third and fourth."""
     a = itertools.chain([0.01] * 7, itertools.cycle([0.02]))
     found = machine.measure(a=a, b=0.015)
     assert found == pytest.approx({"a": 0.02, "b": 0.015})

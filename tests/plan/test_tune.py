@@ -74,7 +74,6 @@ def measured(monkeypatch):
 @settings(max_examples=60)
 @given(case=cases(activations=(*EXACT_ACTIVATIONS, *CURVED_ACTIVATIONS)), winner=st.integers(0, 5))
 def test_whatever_wins_computes_the_definition(case, winner):
-    """Check another winner in each example, chosen among the candidates that were measured."""
     arrays = case.arrays()
     op = operator_of(case, *arrays[1:], backend="tune")
 

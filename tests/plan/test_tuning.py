@@ -119,24 +119,16 @@ def edited(path, change):
     return found
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (lambda e: e.pop("isa"), "isa"),
-        (lambda e: e.update(more=1), "more"),
-        (lambda e: e.update(threads=0), "threads: got 0"),
-        (lambda e: e.update(threads="2"), "threads: got '2'"),
-        (lambda e: e.update(threads=True), "threads: got True"),
-        (lambda e: e.update(problem=None), "problem: got None"),
-        (lambda e: e.update(algorithm="best"), "algorithm: got 'best'"),
-        (lambda e: e.update(milliseconds={}), "milliseconds"),
-        (lambda e: e.update(milliseconds=[1]), "milliseconds"),
-        (lambda e: e.update(milliseconds={"best": 1}), "'best'"),
-        (lambda e: e.update(milliseconds={"direct": 0}), "got 0 for direct"),
-        (lambda e: e.update(milliseconds={"direct": float("nan")}), "got nan for direct"),
-        (lambda e: e.update(milliseconds={"direct": "1"}), "got '1' for direct"),
-    ],
-)
+@pytest.mark.parametrize(("change", "says"), [
+    (lambda e: e.pop("isa"), "isa"), (lambda e: e.update(more=1), "more"), (lambda e: e.update(threads=0), "threads: got 0"),
+    (lambda e: e.update(threads="2"), "threads: got '2'"), (lambda e: e.update(threads=True), "threads: got True"),
+    (lambda e: e.update(problem=None), "problem: got None"), (lambda e: e.update(algorithm="best"), "algorithm: got 'best'"),
+    (lambda e: e.update(milliseconds={}), "milliseconds"), (lambda e: e.update(milliseconds=[1]), "milliseconds"),
+    (lambda e: e.update(milliseconds={"best": 1}), "'best'"),
+    (lambda e: e.update(milliseconds={"direct": 0}), "got 0 for direct"),
+    (lambda e: e.update(milliseconds={"direct": float("nan")}), "got nan for direct"),
+    (lambda e: e.update(milliseconds={"direct": "1"}), "got '1' for direct"),
+])  # fmt: skip
 def test_a_damaged_entry_is_an_error_that_names_the_line(change, says, measured, tmp_path):
     path = tmp_path / "tuning.json"
     tuned()
@@ -216,8 +208,7 @@ def test_files_are_keyed_by_the_code_that_computes(measured, tmp_path):
 
 @pytest.mark.parametrize("part", ["compiled", "python"])
 def test_other_code_has_another_name(part, monkeypatch, tmp_path):
-    """Check that other code has another identity. The build computes that of the compiled code; the source of the Python code
-    that divides blocks is read."""
+    """Check that other code has another identity."""
     before = tuning.kernels()
     if part == "compiled":
         monkeypatch.setattr(_core, "identity", lambda: "other kernels")
@@ -282,8 +273,7 @@ def test_what_can_not_be_had_here_is_measured_anew(measured, monkeypatch):
 @pytest.mark.parametrize("name", [*ALGORITHMS, "nothing that is known"])
 @pytest.mark.parametrize("keywords", [{}, {"dilations": 2}, {"strides": 9}], ids=str)
 def test_an_entry_can_not_name_what_does_not_do_the_problem(name, keywords, measured):
-    """Check entries that name an algorithm that does not accept the problem, or one of lower precision. They must be refused
-    because such a plan could not be made or would read outside its tables."""
+    """Check entries that name an algorithm that does not accept the problem, or one of lower precision."""
     op = convt.ConvTranspose(FILTER, **KEYWORDS | keywords)
     problem = op._plans.attributes.problem(DATA.shape)
     does = name in choose.permitted(problem, "auto")
@@ -335,7 +325,6 @@ def test_auto_takes_onednn_where_it_was_the_fastest_and_is_there(monkeypatch):
 
 
 def test_calls_that_bring_their_weights_choose_by_cost():
-    """Check that calls that bring their weights choose by cost, because measured times do not include packing."""
     problem = convt.ConvTranspose(FILTER, strides=2)._attributes.problem(DATA.shape)
     want = convt.conv_transpose(DATA, FILTER, strides=2)
     convt.clear_caches()
@@ -448,7 +437,6 @@ print(len(tuning._results))
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs POSIX")
 @pytest.mark.parametrize("in_place", [False, True])
 def test_processes_may_tune_at_once(in_place):
-    """Check two processes that save to one file: in a folder that takes new files, and in one that takes none."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as signals, ThreadPoolExecutor(2) as pool:
         path = Path(folder, "tuning.json")
         os.chmod(signals, 0o755)

@@ -12,16 +12,11 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.mark.parametrize(
-    ("name", "made", "most", "needs"),
-    [
-        ("photo", "photo.png", 1e-5, []),
-        ("istft", "istft.wav", 1e-6, []),
-        ("generator", "generator.png", 0.05, []),
-        ("onnx_interfaces", "onnx_interfaces.png", 1e-6, ["onnx", "onnxruntime"]),
-        ("openvino_groups", "openvino_groups.png", 1e-6, []),
-    ],
-)
+@pytest.mark.parametrize(("name", "made", "most", "needs"), [
+    ("photo", "photo.png", 1e-5, []), ("istft", "istft.wav", 1e-6, []), ("generator", "generator.png", 0.05, []),
+    ("onnx_interfaces", "onnx_interfaces.png", 1e-6, ["onnx", "onnxruntime"]),
+    ("openvino_groups", "openvino_groups.png", 1e-6, []),
+])  # fmt: skip
 def test_example(name, made, most, needs, tmp_path):
     for module in ("scipy", "matplotlib", *needs):
         pytest.importorskip(module, reason=f"{module} is not installed")
@@ -44,16 +39,8 @@ def test_volume_from_zarr_to_zarr_within_its_memory(workers, tmp_path):
     for module in ("zarr", "dask.array", "matplotlib", *(["distributed"] if workers else [])):
         pytest.importorskip(module, reason=f"{module} is not installed")
     command = [
-        sys.executable,
-        EXAMPLES / "volume.py",
-        tmp_path,
-        "--gigabytes",
-        "0.03",
-        "--limit",
-        "2",
-        "--workers",
-        str(workers),
-    ]
+        sys.executable, EXAMPLES / "volume.py", tmp_path, "--gigabytes", "0.03", "--limit", "2", "--workers", str(workers),
+    ]  # fmt: skip
     run = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "100% Completed" in run.stdout  # the progress bar

@@ -31,7 +31,6 @@ def test_the_licence_that_is_declared_is_the_one_that_is_there():
 
 @pytest.mark.parametrize("folder", sorted(ROOT.glob("third_party/*")), ids=lambda folder: folder.name)
 def test_folders_of_third_parties_say_whose_they_are(folder):
-    """Check that a folder has the text of its licence or no third-party files."""
     words = " ".join((folder / "README.md").read_text(encoding="utf-8").split())
     texts = [path.name for path in folder.iterdir() if re.match("COPYING|LICEN[CS]E|NOTICE", path.name)]
     assert texts or "contains no code of" in words

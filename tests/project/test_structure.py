@@ -15,7 +15,6 @@ _spec.loader.exec_module(structure)
 
 
 def test_imports_go_down():
-    """Check that no module imports from a higher room, and no integration from another."""
     found = structure.arrows()
     assert len(found) > 300
     assert [f"{one.importer} -> {one.imported}" for one in found if not structure.is_down(one)] == []

@@ -68,16 +68,11 @@ def test_calls_that_are_wrong_are_found(cache):
     assert errors(printed, path) == wrong or errors(printed, path.relative_to(SETTINGS.parent)) == wrong, printed
 
 
-@pytest.mark.parametrize(
-    ("function", "types", "apart"),
-    [
-        (convt.conv_transpose, "CallKeywords", {"out"}),
-        (convt.ConvTranspose, "OperatorKeywords", set()),
-        (convt.onnx.conv_transpose, "OnnxKeywords", set()),
-        (convt.openvino.convolution_backprop_data, "OpenvinoKeywords", set()),
-        (convt.openvino.group_convolution_backprop_data, "OpenvinoKeywords", set()),
-    ],
-)
+@pytest.mark.parametrize(("function", "types", "apart"), [
+    (convt.conv_transpose, "CallKeywords", {"out"}), (convt.ConvTranspose, "OperatorKeywords", set()),
+    (convt.onnx.conv_transpose, "OnnxKeywords", set()), (convt.openvino.convolution_backprop_data, "OpenvinoKeywords", set()),
+    (convt.openvino.group_convolution_backprop_data, "OpenvinoKeywords", set()),
+])  # fmt: skip
 def test_keywords_of_the_types_are_those_of_the_functions(function, types, apart):
     pytest.importorskip("typing_extensions")
     from convt._base import typing as _typing

@@ -112,8 +112,7 @@ def test_threads_of_an_onnxruntime_session(allowed):
 
 
 def test_parallel_regions_are_in_one_place():
-    """Check that all loops over threads run through `convt._core.run_in_parallel`, which knows the host's threads. The other
-    regions measure the machine, which no host does."""
+    """Check that all loops over threads run through `convt._core.run_in_parallel`, which knows the host's threads."""
     package = Path(convt.__file__).parent
     found = {
         f"{path.relative_to(package)}: {line.strip()}"

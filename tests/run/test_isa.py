@@ -117,7 +117,6 @@ def test_the_rate_of_multiply_adds_is_measured(dtype, isa):
 
 @each_isa
 def test_the_environment_names_the_isa(isa):
-    """Check that CONVT_ISA is what show_config and plans report and what computes."""
     script = """
 import numpy as np, convt
 from convt import _core
@@ -203,8 +202,7 @@ def _code():
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="compares instructions of x86")
 def test_each_kernel_table_holds_its_own_instructions_and_none_above():
-    """Check that each kernel table holds only its own instructions. If instruction sets shared a function, the linker could
-    keep the AVX copy for the baseline."""
+    """Check that each kernel table holds only its own instructions."""
     code = _code()
     if not code:
         pytest.skip("no objdump, no readelf or no symbols")

@@ -225,31 +225,6 @@ def test_workers_compute_what_their_parent_computes(method):
     assert (code, out) == (0, "done\n"), errors[-2000:]
 
 
-_LOADER = """
-import sys
-import numpy as np, torch, convt
-convt.set_num_threads(2)
-op = convt.ConvTranspose(np.ones((4, 4, 8, 8), np.float32), strides=2)
-op(np.ones((4, 64, 64, 8), np.float32))  # the parent's threads run
-class Enlarged(torch.utils.data.Dataset):
-    def __len__(self):
-        return 8
-    def __getitem__(self, n):
-        return op(torch.full((1, 16, 16, 8), float(n)))
-loader = torch.utils.data.DataLoader(Enlarged(), batch_size=2, num_workers=2, multiprocessing_context="fork")
-for step, batch in enumerate(loader):
-    for n in range(2):
-        assert batch[n, 0, 5, 5, 0] == 8 * 4 * (2 * step + n)
-print(step)
-"""
-
-
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
-def test_workers_of_torchs_data_loader_compute():
-    code, out, errors = child(_LOADER, timeout=120)
-    assert (code, out) == (0, "3\n"), errors[-2000:]
-
-
 # ---------------------------------------------------------------- threads of other libraries
 
 _NESTED = """

@@ -54,9 +54,7 @@ def test_version_2(tmp_path, group, files, want):
     assert [cores.number for cores in _cores.quotas(root)] == want
 
 
-@pytest.mark.parametrize(
-    "quota, want", [("200000", [2]), ("-1", []), ("150000", [1]), ("20000", [1]), ("0", []), ("", [])],
-)  # fmt: skip
+@pytest.mark.parametrize("quota, want", [("200000", [2]), ("-1", []), ("150000", [1]), ("20000", [1]), ("0", []), ("", [])])
 @pytest.mark.parametrize("group", ["/", "/docker/abc"])
 def test_version_1(tmp_path, quota, want, group):
     folder = "cpu,cpuacct" + ("" if group == "/" else group)

@@ -70,8 +70,6 @@ def prepared(kind, sizes):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_operator_gives_sixteen_threads_the_bits_of_one(kind):
-    """Check two threads a call and another order of shapes in each Python thread, with threads that switch as often as
-    possible."""
     op, _, pairs = prepared(kind, [(3 + n, 9 - n) for n in range(6)])
     convt.set_num_threads(2)
 
@@ -83,7 +81,6 @@ def test_one_operator_gives_sixteen_threads_the_bits_of_one(kind):
 
 
 def test_operators_at_once_while_plans_threads_and_caches_change(monkeypatch):
-    """Check all operators at once while the number of threads changes, plans are evicted and caches are cleared."""
     monkeypatch.setattr(keep, "OPERATOR_PLANS", 20_000)
     made = [prepared(kind, [(2 + n, 8 - n) for n in range(4)]) for kind in KINDS]
     over = threading.Event()
@@ -117,7 +114,6 @@ def test_operators_at_once_while_plans_threads_and_caches_change(monkeypatch):
 
 
 def test_caches_are_cleared_while_operators_are_made():
-    """Check that the collection that clear_caches iterates over does not grow meanwhile."""
     filter, over, failed = np.ones((2, 2, 1), np.float32), threading.Event(), []
     operators = [convt.ConvTranspose(filter) for _ in range(2000)]  # enough that threads switch meanwhile
 
@@ -174,7 +170,6 @@ def test_a_long_call_does_not_hold_the_gil(data_format, dtype):
 
 @pytest.mark.skipif(not _core.openmp(), reason="built without OpenMP")
 def test_plans_deal_for_as_many_threads_as_a_call_has():
-    """Check that a plan, which is made once, serves calls with other numbers of threads."""
     op, _, pairs = prepared("float32", [(17, 19)])
     (data, want), counts = pairs[0], (1, 2, 3, 5, 8)
 
@@ -189,8 +184,7 @@ def test_plans_deal_for_as_many_threads_as_a_call_has():
 @pytest.mark.parametrize("limit", [1, 2])
 @pytest.mark.parametrize("data_format", ["NXC", "NCX"])
 def test_a_thread_takes_what_others_have_not_begun(data_format, limit):
-    """Check that each task runs once although OpenMP starts fewer threads than there are shares, so that one thread may run
-    all."""
+    """Each task runs once although OpenMP starts fewer threads than there are shares, so that one thread may run all."""
     script = f"""
 import numpy as np, convt
 rng = np.random.default_rng(1)
