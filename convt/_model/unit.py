@@ -1,19 +1,36 @@
-"""Units: the hardware that multiplies. A `Unit` describes one for a dtype and an instruction set.
-
-======== =========================================== =======================================================
-unit     operands                                    precision of float32
-======== =========================================== =======================================================
-vectors  elements as stored or widened               highest
-amx      bfloat16 parts on AMX tiles                 highest: three parts of a float32, six products
-amx_two  two bfloat16 parts of a float32, on AMX     high: three products
-amx_one  one bfloat16 part of a float32, on AMX      medium: one product
-dots     pairs of bfloat16, by dot products          medium
-======== =========================================== =======================================================
-"""
+"""Units: the hardware that multiplies. UNITS lists them; a `Unit` describes one for a dtype and an instruction set."""
 
 from typing import NamedTuple
 
-NAMES = ("vectors", "amx", "amx_two", "amx_one", "dots")
+
+class Hardware(NamedTuple):
+    """What users read of a unit, and what it requires."""
+
+    prefix: str  # of the names of its algorithms
+    does: str  # the end of the sentence "the algorithm multiplies ..."
+    limit: str | None = None  # requirements on the CPU and the dtype, for error messages
+    precision: str = "highest"  # of float32: a caller of "auto" must permit it
+    exact: str = ""  # a dtype whose products are exact, whatever ``precision`` says of float32
+
+
+UNITS = {
+    "vectors": Hardware("", "on vectors"),  # elements as stored, or widened to float32
+    # Three bfloat16 parts of a float32, in six products; elements of other dtypes in one or two parts.
+    "amx": Hardware("matrix", "on AMX tiles", "AMX and a dtype other than float64"),
+    # Two parts, in three products.
+    "amx_two": Hardware("matrix_high", "on AMX tiles, each float32 as two bfloat16 values", "AMX and float32", "high"),
+    "amx_one": Hardware("matrix_medium", "on AMX tiles, each float32 as one bfloat16 value", "AMX and float32", "medium"),
+    # Sums of pairs of products.
+    "dots": Hardware("dots", "with dot products of bfloat16", "AVX512_BF16, and float32 or bfloat16", "medium", "bfloat16"),
+}
+
+
+def name_on(unit, algorithm):
+    """Return the name of an algorithm on a unit: "turned" on "amx" is "matrix_turned", "direct" on "amx" is "matrix"."""
+    prefix = UNITS[unit].prefix
+    if not prefix:
+        return algorithm
+    return prefix if algorithm == "direct" else f"{prefix}_{algorithm}"
 
 
 class Unit(NamedTuple):

@@ -4,34 +4,10 @@ import math
 
 from .._base import words
 from .._model import costs, machine
-from ..algorithms import ALGORITHMS, on_unit
+from ..algorithms import ALGORITHMS, summary
 
-# Algorithm -> summary, unit -> how it multiplies. convt/algorithms/*/README.md has the details.
-_DOES = {
-    "direct": "one GEMM per phase",
-    "winograd": "Winograd's minimal filtering",
-    "winograd6": "Winograd's minimal filtering with larger, less accurate tiles",
-    "scatter": "products of all taps, then overlap-add; for few out channels",
-    "depthwise": "one vector of channels or pixels at a time; for small groups and few channels",
-    "rows": "vectors of pixels of a row with broadcast weights; for planes (NCX) of few channels",
-    "turned": "one GEMM per phase with pixels as columns; for planes (NCX)",
-    "unpacked": "one GEMM for all taps on the filter without packing; for weights passed with each call",
-}
-_MULTIPLIES = {
-    "vectors": "on vectors",
-    "matrix": "on AMX tiles",
-    "matrix_high": "on AMX tiles, each float32 as two bfloat16 values",
-    "matrix_medium": "on AMX tiles, each float32 as one bfloat16 value",
-    "dots": "with dot products of bfloat16",
-}
 _SIDES = {costs.COMPUTE: "computing", costs.FETCH: "fetching weights", costs.SERIAL: "moving data and all else"}
 _SHOWN = 5  # number of the largest parts of the expected cycles to print
-
-
-def _does(name):
-    """Return a one-line summary of an algorithm on its unit."""
-    algorithm, unit = on_unit(name)
-    return f"{_DOES[algorithm]} ({_MULTIPLIES[unit]})"
 
 
 def alternatives(problem):
@@ -57,7 +33,7 @@ def explain(plan):
     least, own = min(cost for cost in others.values() if cost is not None), others.get(plan.algorithm)
     own = ALGORITHMS[plan.algorithm].cost(plan.problem) if own is None else own
     lines = [
-        f"{plan.algorithm}: {_does(plan.algorithm)}",
+        f"{plan.algorithm}: {summary(plan.algorithm)}",
         f"why: {_why(plan, own, least)}",
         f"runs: {words.count(plan.tasks, 'task')} on {words.count(plan.threads, 'thread')}, {plan.isa}",
     ]

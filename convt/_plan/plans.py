@@ -110,7 +110,7 @@ class Plans:
         found = self._forms.get(place)
         if found is None:
             attributes = self.attributes._replace(strides=key[-1])
-            packs = key[0] in ALGORITHMS and not ALGORITHMS[key[0]].unpacked
+            packs = key[0] in ALGORITHMS and not ALGORITHMS[key[0]].stages.unpacked
             ordered = self._filter_order and packs and pays(self.filter)
             filter = empty_reordered(self.filter) if ordered else self.filter
             recipe = MAKERS[key[0]].recipe(attributes, filter, self.bias, key[:-1])

@@ -203,6 +203,7 @@ from typing import NamedTuple
 
 from .._base.problem import PRECISIONS
 from .._model import machine
+from .._model.unit import UNITS, name_on
 from .._run.addition import Addition  # fmt: skip
 from . import (
     common,
@@ -221,7 +222,6 @@ from . import (
     winograd,
 )  # fmt: skip
 from .planes import blocks
-from .planes.schedule import always, never
 from .reorder import IN_ROWS
 
 
@@ -231,10 +231,9 @@ class Algorithm(NamedTuple):
     stages: stages.Stages
     make: Callable  # (problem, recipe, finite, in_strides, out_strides, threads) -> (plan, key of its weights)
     unit: str = "vectors"
-    limit: str | None = None  # requirements on a problem, for error messages; None if the algorithm accepts every problem
+    limit: str | None = None  # requirements on CPU and problem, for error messages; None if every problem is accepted
     precision: str = "highest"  # the precision of float32 that a caller of "auto" must permit
     exact: str = ""  # a dtype that the algorithm computes at its full precision, whatever ``precision`` says of float32
-    unpacked: bool = False  # the algorithm reads one-shot filters in rows without packing; "auto" takes it only for these
     addition: Callable = Addition  # (dtype, activation) -> object whose ``run`` adds an array to the plans' outputs
     repeats: bool = True  # the plans also run on arrays in the user's order of axes
 
@@ -264,89 +263,51 @@ class Algorithm(NamedTuple):
         return self.stages.recipe(attributes, filter, bias, key[1:], self.unit)
 
 
-def _any_channels(limit, these, name, unit="vectors", precision="highest", widens=always, exact="", permits=None):
-    """Return an algorithm for all strides, from ``these`` stages for contiguous channels (`planes.by_blocks`).
-
-    ``widens(problem, here)`` says whether blocks of a 16-bit problem are widened to float32.
-    """
-    return _of_blocks(limit, planes.by_blocks(these, widens), name, unit, precision, exact, permits)
-
-
-def _of_blocks(limit, these, name, unit="vectors", precision="highest", exact="", permits=None):
-    """Return an algorithm from stages for all strides. `direct` computes the calls that it does not accept."""
-    make = partial(planes.bind.make, these, name=name, unit=unit, fallback=_direct, permits=permits)
-    return Algorithm(these, make, unit, limit, precision, exact)
-
-
-def _of_planes(limit, these, name, unit="vectors", precision="highest"):
-    """Return an algorithm that computes on planes directly. `direct` computes the calls that it does not accept."""
-    return Algorithm(these, partial(stages.make, these, name=name, unit=unit, fallback=_direct), unit, limit, precision)
-
-
 def _direct(*call):
     return ALGORITHMS["direct"].make(*call)
 
 
-def _of_unit(unit, name, wants, precision, exact=""):
-    """Return ``{name: Algorithm}`` for a unit that multiplies bfloat16.
+def _on(unit, algorithm, these):
+    """Return an algorithm on a unit. `direct` computes the calls that it does not accept.
 
-    Every such unit has direct and scatter. AMX also has turned. Three and two parts also have winograd, because the transforms
-    lose less precision than their products.
+    A unit of lower precision accepts float32 alone, so it widens nothing.
     """
-    prefix = f"{name}_"
-    there = {
-        name: _any_channels(wants, direct.STAGES, name, unit, precision, never, exact),
-        prefix + "scatter": _any_channels(
-            f"{wants}; also {scatter.LIMIT}", scatter.STAGES, prefix + "scatter", unit, precision, never,
-            exact, scatter.permits,
-        ),
-    }  # fmt: skip
-    if unit in ("amx", "amx_two"):
-        there[prefix + "winograd"] = _any_channels(
-            f"{wants}; also {winograd.LIMIT}", winograd.STAGES, prefix + "winograd", unit, precision,
-            always if unit == "amx" else never,
-        )  # fmt: skip
-    if unit != "dots":
-        there[prefix + "turned"] = _of_planes(
-            f"{wants}; also {turned.LIMIT}", turned.STAGES, prefix + "turned", unit, precision
-        )
-    return there
+    here, name = UNITS[unit], name_on(unit, algorithm)
+    limit = "; also ".join(filter(None, (here.limit, these.limit))) or None
+    precision = max(here.precision, these.precision, key=PRECISIONS.index)
+    more = {"name": name, "unit": unit, "fallback": _direct}
+    if these.widens is None:
+        return Algorithm(these, partial(stages.make, these, **more), unit, limit, precision, here.exact)
+    if name == "direct":
+        blocks = order.DIRECT
+    else:
+        blocks = planes.by_blocks(these, these.widens if here.precision == "highest" else stages.never)
+    make = partial(planes.bind.make, blocks, permits=these.permits, **more)
+    return Algorithm(blocks, make, unit, limit, precision, here.exact)
 
 
-_AMX = "AMX"
-_DOTS = "AVX512_BF16, and float32 or bfloat16 data"
-
-ALGORITHMS = {
-    "direct": _of_blocks(None, order.DIRECT, "direct"),
-    "winograd": _any_channels(winograd.LIMIT, winograd.STAGES, "winograd"),
-    "winograd6": _any_channels(winograd.LIMIT, winograd.LARGE_STAGES, "winograd6", precision="high"),
-    "scatter": _any_channels(scatter.LIMIT, scatter.STAGES, "scatter", widens=never, permits=scatter.permits),
-    "depthwise": _any_channels(depthwise.LIMIT, depthwise.STAGES, "depthwise", widens=depthwise.widens),
-    "rows": _of_planes(rows.LIMIT, rows.STAGES, "rows"),
-    "turned": _of_planes(turned.LIMIT, turned.STAGES, "turned"),
-    "unpacked": _of_planes(unpacked.LIMIT, unpacked.STAGES, "unpacked")._replace(unpacked=True),
-    **_of_unit("amx", "matrix", f"{_AMX} and a dtype other than float64", "highest"),
-    **_of_unit("amx_two", "matrix_high", f"{_AMX} and float32", "high"),
-    **_of_unit("amx_one", "matrix_medium", f"{_AMX} and float32", "medium"),
-    **_of_unit("dots", "dots", _DOTS, "medium", exact="bfloat16"),
+_STAGES = {
+    "direct": direct.STAGES, "winograd": winograd.STAGES, "winograd6": winograd.LARGE_STAGES, "scatter": scatter.STAGES,
+    "depthwise": depthwise.STAGES, "rows": rows.STAGES, "turned": turned.STAGES, "unpacked": unpacked.STAGES,
 }  # fmt: skip
-
-
-UNITS = ("matrix_high", "matrix_medium", "matrix", "dots")  # prefixes of the names above; names without one are on vectors
+ALGORITHMS = {
+    name_on(unit, name): _on(unit, name, these) for unit in UNITS for name, these in _STAGES.items() if unit in these.units
+}
+_ON_UNIT = {name_on(unit, name): (name, unit) for unit in UNITS for name, these in _STAGES.items() if unit in these.units}
+# The names that messages and help list. The others are "winograd6", and the names of an algorithm on another unit than vectors.
+BASIC = tuple(name for name in _STAGES if name != "winograd6")
 
 
 def on_unit(name):
-    """Split a name of `ALGORITHMS` into the algorithm and its unit: "matrix_turned" -> ("turned", "matrix")."""
-    for unit in UNITS:
-        if name == unit:
-            return "direct", unit
-        if name.startswith(unit + "_"):
-            return name.removeprefix(unit + "_"), unit
-    return name, "vectors"
+    """Split a name of `ALGORITHMS` into the algorithm and the prefix of its unit: "matrix_turned" -> ("turned", "matrix")."""
+    algorithm, unit = _ON_UNIT.get(name, (name, "vectors"))
+    return algorithm, UNITS[unit].prefix or "vectors"
 
 
-# The names that messages and help list. The others are "winograd6", and the names of an algorithm on another unit than vectors.
-BASIC = tuple(name for name in ALGORITHMS if on_unit(name) == (name, "vectors") and name != "winograd6")
+def summary(name):
+    """Return a line that says what an algorithm does, for `Plan.explain`."""
+    algorithm, unit = _ON_UNIT[name]
+    return f"{_STAGES[algorithm].does} ({UNITS[unit].does})"
 
 
 def candidates(problem, within=math.inf):
@@ -382,7 +343,7 @@ def _fastest(problem, here, filter_order):
         cycles = ALGORITHMS[name].cost(problem)
         if filter_order is not None and cycles < best:
             cycles += ALGORITHMS[name].packing_cost(problem)
-            if filter_order == IN_ROWS and not ALGORITHMS[name].unpacked:
+            if filter_order == IN_ROWS and not ALGORITHMS[name].stages.unpacked:
                 cycles += common.reordering_cycles(problem, here)
         if cycles < best:
             best, chosen = cycles, name
@@ -391,7 +352,7 @@ def _fastest(problem, here, filter_order):
 
 def _by_lower_bound(problem, unpacked):
     """Return sorted pairs (lower bound of the cycles, name) of the algorithms that "auto" may take."""
-    may = lambda each: each.permitted(problem) and (unpacked or not each.unpacked)  # noqa: E731
+    may = lambda each: each.permitted(problem) and (unpacked or not each.stages.unpacked)  # noqa: E731
     return sorted((each.least(problem), name) for name, each in ALGORITHMS.items() if may(each))
 
 

@@ -32,8 +32,18 @@ EXACT = 16  # sizes up to this are not rounded, see `class_representative`
 SHARED = 2  # schedules are compared for two threads, so that the choice of an algorithm does not depend on the threads in use
 
 
+def always(problem, here):
+    """Return True: every 16-bit problem is widened."""
+    return True
+
+
+def never(problem, here):
+    """Return False: no problem is widened."""
+    return False
+
+
 class Stages(NamedTuple):
-    """The functions of an algorithm."""
+    """The functions and properties of an algorithm."""
 
     # (problem, here, unit, threads, finite) -> schedule, or None if the algorithm does not accept the problem. ``here`` is a
     # `machine.Machine`, ``unit`` the name of a unit. If ``finite`` is False, the weights contain NaN or infinity, and must
@@ -51,6 +61,17 @@ class Stages(NamedTuple):
     # (problem, here, unit) -> lower bound of the cycles. It is quick to compute, so that hopeless algorithms are not scheduled.
     least: Callable = lambda problem, here, unit: 0.0
     planar: bool = False  # the algorithm computes on planes (NCX) as well as on contiguous channels
+
+    # What the registry reads of an algorithm.
+    does: str = ""  # a summary, for `Plan.explain`
+    limit: str | None = None  # requirements on a problem, for error messages; None if every problem is accepted
+    units: tuple = ("vectors",)  # the units that it can multiply on
+    precision: str = "highest"  # precision of float32 on vectors
+    # (problem, here) -> whether blocks of a 16-bit problem are widened to float32. With it, the algorithm computes on
+    # contiguous channels, and `planes.by_blocks` extends it to channels of any stride. None if it computes on planes itself.
+    widens: Callable | None = None
+    permits: Callable | None = None  # (schedule, in_strides, out_strides) -> whether strides permit it; None: all do
+    unpacked: bool = False  # it reads one-shot filters in rows without packing; "auto" takes it only for these
 
 
 def class_representative(problem):

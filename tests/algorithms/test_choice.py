@@ -8,8 +8,9 @@ from cases import each_isa, matrix_unit, pretend, using_isa
 import convt
 from convt._base.problem import Problem
 from convt._model import machine
+from convt._model.unit import UNITS
 from convt._plan import choose, plans
-from convt.algorithms import ALGORITHMS, BASIC, UNITS, clear_schedules, depthwise, on_unit
+from convt.algorithms import ALGORITHMS, BASIC, clear_schedules, depthwise, on_unit
 from convt.algorithms.direct import schedule as direct
 
 PROBLEMS = {  # shape of the data, kernel, out-channels, groups, stride: problems of few tasks and many, one of each algorithm
@@ -108,7 +109,7 @@ def test_names_are_an_algorithm_on_a_unit():
     assert BASIC == ("direct", "winograd", "scatter", "depthwise", "rows", "turned", "unpacked")
     for name, each in ALGORITHMS.items():
         algorithm, unit = on_unit(name)
-        assert algorithm in (*BASIC, "winograd6") and unit in ("vectors", *UNITS)
+        assert algorithm in (*BASIC, "winograd6") and unit in ("vectors", *(each.prefix for each in UNITS.values()))
         assert {"vectors": "vectors", "matrix": "amx", "matrix_high": "amx_two", "matrix_medium": "amx_one", "dots": "dots"}[
             unit
         ] == each.unit

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 
 import convt
 from convt._model import machine
-from convt.algorithms import direct, phases, planes, turned
+from convt.algorithms import direct, phases, planes, stages, turned
 from convt.algorithms.planes import blocks
 from convt.algorithms.rows.schedule import channel_blocks, phase_blocks
 from convt.algorithms.turned.schedule import accepts as turned_accepts
@@ -279,7 +279,7 @@ def test_schedules_print_compare_and_pack_nothing():
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_schedules_by_blocks_print_compare_and_pack_nothing(dtype):
-    those = planes.by_blocks(direct.STAGES, planes.schedule.never)
+    those = planes.by_blocks(direct.STAGES, stages.never)
     for case in IMAGES.values():
         case = replace(case, dtype=dtype)
         problem = operator(case, *case.arrays()[1:])._attributes.problem(case.data_shape)

@@ -3,5 +3,8 @@
 from ..stages import Stages
 from . import bind, cost, kinds, schedule
 
-LIMIT, widens = kinds.LIMIT, kinds.widens
-STAGES = Stages(schedule.schedule, cost.cost, cost.packing, bind.recipe, bind.bind, schedule.least)
+STAGES = Stages(
+    schedule.schedule, cost.cost, cost.packing, bind.recipe, bind.bind, schedule.least,
+    does="one vector of channels or pixels at a time; for small groups and few channels", limit=kinds.LIMIT,
+    widens=kinds.widens,
+)  # fmt: skip

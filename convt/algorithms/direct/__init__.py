@@ -1,8 +1,12 @@
 """The `direct` algorithm: one implicit GEMM per phase, over the taps of the phase. ``matrix`` and ``dots`` are direct on AMX
 tiles and on dot products."""
 
-from ..stages import Stages
+from ..._model.unit import UNITS
+from ..stages import Stages, never
 from . import bind, cost, schedule
 
 NAMES = bind.NAMES
-STAGES = Stages(schedule.schedule, cost.cost, cost.packing, bind.recipe, bind.bind, cost.least)
+STAGES = Stages(
+    schedule.schedule, cost.cost, cost.packing, bind.recipe, bind.bind, cost.least,
+    does="one GEMM per phase", units=tuple(UNITS), widens=never,
+)  # fmt: skip

@@ -2,11 +2,11 @@
 
 from functools import partial
 
-from ..stages import Stages
+from ..stages import Stages, always
 from . import bind, cost, schedule
 
 
-def by_blocks(stages, widens=schedule.always, strided=False):
+def by_blocks(stages, widens=always, strided=False):
     """Return `Stages` for channels of any stride and for 16-bit dtypes, from ``stages`` for contiguous channels.
 
     `schedule.schedule` explains the other arguments.

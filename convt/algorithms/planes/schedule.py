@@ -23,16 +23,6 @@ _LARGE_SHARE = 1 / 4  # ... but at most this share of the last-level cache
 _GAIN = 0.12  # large NCX blocks are taken if they gain at least this much, because the estimate of cache effects is rough
 
 
-def always(problem, here):
-    """Return True: every 16-bit problem is widened."""
-    return True
-
-
-def never(problem, here):
-    """Return False: no problem is widened."""
-    return False
-
-
 def schedule(stages, widens, strided, problem, here, unit, threads, finite=True):
     """Return the schedule of a problem that an algorithm with ``stages`` computes, or None if it does not accept the problem.
 

@@ -3,5 +3,7 @@
 from ..stages import Stages
 from . import bind, cost, schedule
 
-LIMIT = schedule.LIMIT
-STAGES = Stages(schedule.schedule, cost.cost, cost.packing, bind.recipe, bind.bind, schedule.least)
+STAGES = Stages(
+    schedule.schedule, cost.cost, cost.packing, bind.recipe, bind.bind, schedule.least,
+    does="vectors of pixels of a row with broadcast weights; for planes (NCX) of few channels", limit=schedule.LIMIT,
+)  # fmt: skip

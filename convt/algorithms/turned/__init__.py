@@ -3,5 +3,8 @@
 from ..stages import Stages
 from . import bind, cost, schedule
 
-LIMIT, NAMES = schedule.LIMIT, schedule.NAMES
-STAGES = Stages(schedule.schedule, cost.cost, cost.packing, bind.recipe, bind.bind, cost.least)
+STAGES = Stages(
+    schedule.schedule, cost.cost, cost.packing, bind.recipe, bind.bind, cost.least,
+    does="one GEMM per phase with pixels as columns; for planes (NCX)", limit=schedule.LIMIT,
+    units=("vectors", "amx", "amx_two", "amx_one"),
+)  # fmt: skip

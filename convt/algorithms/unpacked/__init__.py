@@ -2,6 +2,9 @@
 
 from ..stages import Stages
 from . import bind, cost, schedule
-from .schedule import LIMIT as LIMIT
 
-STAGES = Stages(schedule.schedule, cost.cost, cost.packing, bind.recipe, bind.bind, cost.least, planar=True)
+STAGES = Stages(
+    schedule.schedule, cost.cost, cost.packing, bind.recipe, bind.bind, cost.least, planar=True,
+    does="one GEMM for all taps on the filter without packing; for weights passed with each call", limit=schedule.LIMIT,
+    unpacked=True,
+)  # fmt: skip

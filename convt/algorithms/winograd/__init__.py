@@ -3,12 +3,16 @@
 
 from functools import partial
 
-from ..stages import Stages
+from ..stages import Stages, always
 from . import bind, cost, schedule
 from .transforms import LARGE
 
-LIMIT = "a phase of two or more taps that read adjacent inputs, on an axis with at least two outputs"
-STAGES = Stages(schedule.schedule, cost.cost, cost.packing, bind.recipe, bind.bind, schedule.least)
+STAGES = Stages(
+    schedule.schedule, cost.cost, cost.packing, bind.recipe, bind.bind, schedule.least,
+    does="Winograd's minimal filtering", units=("vectors", "amx", "amx_two"), widens=always,
+    limit="a phase of two or more taps that read adjacent inputs, on an axis with at least two outputs",
+)  # fmt: skip
 LARGE_STAGES = STAGES._replace(
-    schedule=partial(schedule.schedule, kinds=LARGE), least=partial(schedule.least, kinds=LARGE)
+    schedule=partial(schedule.schedule, kinds=LARGE), least=partial(schedule.least, kinds=LARGE),
+    does="Winograd's minimal filtering with larger, less accurate tiles", units=("vectors",), precision="high",
 )  # winograd6
