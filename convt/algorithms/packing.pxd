@@ -64,6 +64,9 @@ cdef class PanelRecipe(PackRecipe):
     cdef bint pack_job(self, PackClass *c, int64_t job, char *src, char *dst, char *stage) noexcept nogil
     cdef bint is_source_finite(self, filter, int threads)
     cdef bint pack_tap(self, PackClass *c, int64_t n, int64_t t, int64_t low, int64_t last, char *src, char *dst) noexcept nogil
-    cdef bint pack_depth(self, PackClass *c, int64_t n, int64_t first, int64_t depth, char *src, char *dst) noexcept nogil
     cdef const char *source_at(self, PackClass *c, int64_t n, int64_t point, int64_t first, char *src) noexcept nogil
     cdef int64_t piece(self, PackClass *c, int64_t column, int64_t end, char *src, char **from_, int64_t **taps) noexcept nogil
+
+
+cdef bint pack_depth(PanelRecipe recipe, PackClass *c, int64_t n, int64_t first, int64_t depth, char *src,
+                     char *dst) noexcept nogil

@@ -120,15 +120,7 @@ cdef class PanelRecipe(PackRecipe):
         self.classes = <PackClass *>cnp.PyArray_DATA(self.structures)
         for i, taps in enumerate(classes):
             c = &self.classes[i]
-            c.nphases, c.ntaps = taps.shape
-            offsets = np.where(taps < 0, NO_TAP, tap_bytes(np.maximum(taps, 0), self.shape, self.tap_strides))
-            c.taps = keep_table(self.keep, offsets)
-            c.ncols, c.depth = c.nphases * self.co, c.ntaps * self.ci_p
-            c.nested = (taps < 0).any()
-            c.strided_columns, c.step = self.co, self.so
-            if self.co == 1 and c.nphases > 1 and not c.nested and np.ptp(phase_steps := np.diff(offsets, axis=0)) == 0:
-                c.strided_columns, c.step = c.nphases, phase_steps[0, 0] // k.s_size
-            c.npanels = (c.ncols + k.nr - 1) // k.nr
+            fill_class(self, c, taps)
             c.weights, c.bias = self.weight_bytes, self.bias_bytes
             self.size_class(c, i)
             c.group_bias = c.npanels * k.nr * k.t_size
@@ -203,23 +195,6 @@ cdef class PanelRecipe(PackRecipe):
                             src + group * self.co * self.bias_stride * k.s_size, 0, step, 1, <int>count, <int>count)
                     column += count
 
-    cdef bint pack_depth(self, PackClass *c, int64_t n, int64_t first, int64_t depth, char *src,
-                         char *dst) noexcept nogil:
-        """Pack ``depth`` of the n-th panel from depth ``first`` on, in whole steps of depth. Return as `pack_job`.
-
-        ``src`` is the filter of the channel group.
-        """
-        cdef int64_t t = convt_quotient(first, self.ci_p), low = first - t * self.ci_p, last
-        cdef int64_t width = min(self.k.nr, (c.ncols - n * self.k.nr + self.k.vl - 1) // self.k.vl * self.k.vl)
-        cdef bint wrong = False
-        while depth:
-            last = min(self.ci_p, low + depth)
-            wrong |= self.pack_tap(c, n, t, low, last, src, dst)
-            dst += (last - low) * width * self.k.e_size
-            depth -= last - low
-            t, low = t + 1, 0
-        return wrong
-
     cdef const char *source_at(self, PackClass *c, int64_t n, int64_t point, int64_t first, char *src) noexcept nogil:
         """Return the address of depth ``first`` of the n-th panel in the filter ``src`` of a channel group, for prefetching.
 
@@ -268,6 +243,37 @@ cdef class PanelRecipe(PackRecipe):
         from_[0] = src + first * c.step * self.k.s_size
         taps[0] = c.taps + column // c.strided_columns * c.strided_columns // self.co * c.ntaps
         return min(c.strided_columns - first, end - column)
+
+
+cdef fill_class(PanelRecipe recipe, PackClass *c, taps):
+    """Set the sizes of a pack class and its places in the filter, from ``taps`` [phase][tap]."""
+    c.nphases, c.ntaps = taps.shape
+    offsets = np.where(taps < 0, NO_TAP, tap_bytes(np.maximum(taps, 0), recipe.shape, recipe.tap_strides))
+    c.taps, c.nested = keep_table(recipe.keep, offsets), (taps < 0).any()
+    c.ncols, c.depth = c.nphases * recipe.co, c.ntaps * recipe.ci_p
+    c.npanels = (c.ncols + recipe.k.nr - 1) // recipe.k.nr
+    c.strided_columns, c.step = recipe.co, recipe.so
+    if recipe.co == 1 and c.nphases > 1 and not c.nested and np.ptp(phase_steps := np.diff(offsets, axis=0)) == 0:
+        c.strided_columns, c.step = c.nphases, phase_steps[0, 0] // recipe.k.s_size
+
+
+cdef bint pack_depth(PanelRecipe recipe, PackClass *c, int64_t n, int64_t first, int64_t depth, char *src,
+                     char *dst) noexcept nogil:
+    """Pack ``depth`` of the n-th panel from depth ``first`` on, in whole steps of depth. Return as `PackRecipe.run_job`.
+
+    ``src`` is the filter of the channel group.
+    """
+    cdef int64_t t = convt_quotient(first, recipe.ci_p), low = first - t * recipe.ci_p, last
+    cdef int64_t width = min(recipe.k.nr, (c.ncols - n * recipe.k.nr + recipe.k.vl - 1) // recipe.k.vl * recipe.k.vl)
+    cdef bint wrong = False
+    while depth:
+        last = min(recipe.ci_p, low + depth)
+        wrong |= recipe.pack_tap(c, n, t, low, last, src, dst)
+        dst += (last - low) * width * recipe.k.e_size
+        depth -= last - low
+        t, low = t + 1, 0
+    return wrong
+
 
 def _subnormal(bias):
     """Check whether some value of a bias is so small that AMX, which has no subnormal numbers, could lose precision."""

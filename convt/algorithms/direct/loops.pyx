@@ -37,7 +37,7 @@ from convt._run.kernels cimport (
 )
 from convt._run.memory cimport keep_table, odd_line_stride, round64, structures
 from convt.algorithms.indexing cimport Cut, advance, cut_at, cut_evenly, is_inside, take_block, take_index
-from convt.algorithms.packing cimport PackClass, PanelRecipe
+from convt.algorithms.packing cimport PackClass, PanelRecipe, pack_depth
 
 from convt.algorithms.direct import tables
 
@@ -594,7 +594,7 @@ cdef void set_weights(DirectPlan plan, DirectTask *w, Panels *v, int64_t chunk) 
         return
     t.b, t.b2 = w.panel, w.panel + bytes
     for i in range(v.count):
-        if plan.recipe.pack_depth(c.pack, c.first_panel + v.p + i, first, t.kc, w.source, w.panel + i * bytes):
+        if pack_depth(plan.recipe, c.pack, c.first_panel + v.p + i, first, t.kc, w.source, w.panel + i * bytes):
             convt_set(w.refused)
 
 

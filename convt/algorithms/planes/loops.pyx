@@ -31,6 +31,11 @@ cdef enum:
 
 cdef struct Side:
     # The blocks in data or in the output. Its axes are images and the spatial axes; each table has an entry per axis.
+    const convt_kernels *k    # kernels of the dtype of the array
+    bint widens               # blocks are float32, and the array has a 16-bit dtype
+    bint stream               # non-temporal stores write the array
+    int64_t nd                # number of spatial axes
+    int64_t *count            # blocks
     int64_t *size             # indices of the array
     int64_t *block            # indices of a block; block n starts at index first + n * step
     int64_t *first
@@ -38,7 +43,8 @@ cdef struct Side:
     int64_t *stride           # elements between indices of the array
     int64_t channel, channels # elements between channels; number of channels
     int64_t run_axis          # from this axis on, pixels are at a constant stride; blocks contain the later axes whole
-    int64_t pixels, pixel     # pixels of one index of `run_axis`; elements between pixels
+    int64_t pixels, pixel     # pixels of one index of `run_axis`; elements between pixels of the array
+    int64_t pixel_bytes       # bytes of a pixel of a block
 
 
 def empty_wide(array):
@@ -103,9 +109,8 @@ cdef class WideRecipe(PackRecipe):
 
 
 cdef struct Move:
-    # The arguments of `move_part`: see `PlanesPlan.move`.
-    void *plan
-    Side *side
+    # The move of a block from an array to a buffer (inward), or from a buffer to an array. The buffer is in NXC order.
+    const Side *side
     int64_t block
     char *array
     char *buffer
@@ -113,146 +118,51 @@ cdef struct Move:
     int parts
 
 
-cdef void move_part(void *args, size_t part) noexcept nogil:
-    """Move one of the parts of a block."""
-    cdef Move *move = <Move *>args
-    (<PlanesPlan>move.plan).move(move.side, move.block, move.array, move.buffer, move.inward, part, move.parts)
-    if (<PlanesPlan>move.plan).stream:
-        (<PlanesPlan>move.plan).k.fence()
+cdef struct PlanesRegions:
+    # Offsets of a block's data and outputs in the workspace. The workspace of the inner plan follows.
+    size_t data, outputs
 
 
 cdef class PlanesPlan(NativePlan):
     """The plan of a `Schedule` of blocks.py. It runs ``inner``, the plan of a block, for each block."""
 
     cdef NativePlan inner
-    cdef const convt_kernels *array_kernels  # kernels of the dtype of the arrays
-    cdef bint widens          # blocks are float32, arrays have a 16-bit dtype
     cdef Py_ssize_t total     # number of blocks
     cdef bint parallel_blocks # each block is a task; otherwise all threads share each step of one block after the other
-    cdef bint stream          # non-temporal stores write the outputs
     cdef list keep
-    cdef int64_t *count       # number of blocks of images and of each spatial axis
     cdef Side ins, outs
-    # byte offsets of a block's data and outputs in the workspace; their bytes. The workspace of the inner plan follows.
-    cdef size_t data_at, outputs_at, block_bytes
+    cdef PlanesRegions at
+    cdef size_t block_bytes   # bytes of a block's data and outputs
 
     def __init__(self, schedule, NativePlan inner, in_strides, out_strides):
         problem, cut, space = schedule.problem, schedule.cut, schedule.workspace
         self.algorithm, self.k, self.isa, self.tile = inner.algorithm, inner.k, inner.isa, inner.tile
-        self.array_kernels, self.widens = kernels_of(problem.dtype), schedule.wide
-        self.inner, self.parallel_blocks, self.stream = inner, schedule.parallel_blocks, schedule.stream
+        self.inner, self.parallel_blocks, self.nd = inner, schedule.parallel_blocks, problem.rank
         self.has_holes, self.keep, self.brief = inner.has_holes, [], problem.flops < BRIEF
-        self.nd = problem.rank
-        self.count = keep_table(self.keep, [cut.image_blocks, *(axis.count for axis in cut.axes)])
         images = (cut.images, 0, cut.images)
         in_axes = [images, *((axis.size, axis.first, axis.step) for axis in cut.axes)]
         out_axes = [images, *((axis.out, 0, axis.out) for axis in cut.axes)]
-        self.set_side(True, in_axes, problem.in_shape, in_strides)
-        self.set_side(False, out_axes, problem.out_shape, out_strides)
-        self.data_at, self.outputs_at, self.block_bytes = space["data"], space["outputs"], space.bytes
-        self.total = cut.total
+        fill_side(&self.ins, self, schedule, in_axes, problem.in_shape, in_strides)
+        fill_side(&self.outs, self, schedule, out_axes, problem.out_shape, out_strides)
+        self.at, self.block_bytes, self.total = space, space.bytes, cut.total
         self.tasks = self.total if self.parallel_blocks else self.total * inner.tasks
         self.workspace = self.block_bytes + inner.workspace
         self.packing_workspace = inner.packing_workspace if self.total == 1 else 0  # else blocks would repeat the packing
 
-    def set_side(self, bint inward, axes, shape, strides):
-        """Fill the `Side` of the data (``inward``) or of the output. ``axes`` are (size, first, step) of a block on each axis,
-        images included; ``strides`` are in bytes."""
-        cdef Side *side = &self.ins if inward else &self.outs
-        cdef int64_t ax
-        *steps, channel = [stride // self.array_kernels.s_size for stride in strides]
-        *sizes, channels = shape
-        side.size, side.stride = keep_table(self.keep, sizes), keep_table(self.keep, steps)
-        side.block = keep_table(self.keep, [size for size, _, _ in axes])
-        side.first = keep_table(self.keep, [first for _, first, _ in axes])
-        side.step = keep_table(self.keep, [step for _, _, step in axes])
-        side.channel, side.channels = channel, channels
-        ax, side.pixels, side.pixel = self.nd, 1, side.stride[self.nd]
-        while ax > 0 and side.block[ax] == side.size[ax] and side.first[ax] == 0 and (
-                side.stride[ax - 1] == side.size[ax] * side.stride[ax]):
-            side.pixels *= side.size[ax]
-            ax -= 1
-        side.run_axis = ax
-
-    cdef void move(self, Side *side, int64_t block, char *array, char *buffer, bint inward, int64_t part,
-                   int64_t parts) noexcept nogil:
-        """Move part ``part`` of ``parts`` of a block from ``array`` to ``buffer`` (inward), or from ``buffer`` to ``array``.
-
-        ``buffer`` is in NXC order. An inward move writes zeros for pixels outside the array; an outward move leaves them out.
-        """
-        cdef int64_t block_begin[64]
-        cdef int64_t ax, n, row, rows = 1, begin, end, at, index, low, high, pieces, first, last
-        cdef int64_t run = side.run_axis, pixel = side.channels * self.k.s_size, item = self.array_kernels.s_size
-        cdef bint inside
-        for ax in range(self.nd, -1, -1):
-            block_begin[ax] = side.first[ax] + take_index(&block, self.count[ax]) * side.step[ax]
-        for ax in range(run):
-            rows *= side.block[ax]
-        low, high = max(<int64_t>0, -block_begin[run]), min(side.block[run], side.size[run] - block_begin[run])
-        high = max(low, high)
-        low, high = low * side.pixels, high * side.pixels
-        # A part is some pieces of PART_PIXELS pixels of every run, or some whole runs if a run has too few pieces.
-        pieces, begin, end = (high - low + PART_PIXELS - 1) // PART_PIXELS, 0, rows
-        if pieces < min(rows, parts):
-            begin, end, part, parts = rows * part // parts, rows * (part + 1) // parts, 0, 1
-            buffer += begin * side.block[run] * side.pixels * pixel
-        last = min(high, low + pieces * (part + 1) // parts * PART_PIXELS)
-        first = low + pieces * part // parts * PART_PIXELS
-        for row in range(begin, end):
-            n, at, inside = row, block_begin[run] * side.stride[run], True
-            for ax in range(run - 1, -1, -1):
-                index = block_begin[ax] + take_index(&n, side.block[ax])
-                inside = inside and 0 <= index < side.size[ax]
-                at += index * side.stride[ax]
-            if inside and first < last:
-                self.move_run(side, array + (at + first * side.pixel) * item, buffer + first * pixel, last - first, inward)
-            if inward and part == 0:
-                if inside:
-                    memset(buffer, 0, low * pixel)
-                    memset(buffer + high * pixel, 0, (side.block[run] * side.pixels - high) * pixel)
-                else:
-                    memset(buffer, 0, side.block[run] * side.pixels * pixel)
-            buffer += side.block[run] * side.pixels * pixel
-
-    cdef void move_run(self, Side *side, char *array, char *buffer, int64_t n, bint inward) noexcept nogil:
-        """Move ``n`` pixels at a constant stride."""
-        cdef const convt_kernels *k = self.array_kernels
-        cdef int channels = <int>side.channels, pixels = <int>n
-        if self.widens and side.channel == 1 and side.pixel == channels and n * side.channels <= INT_MAX:  # contiguous elements
-            if inward:
-                k.widen(buffer, 0, array, 0, 1, 1, pixels * channels, pixels * channels)
-            else:
-                k.narrow(array, 0, 1, buffer, 0, 1, 1, pixels * channels, self.stream)
-        elif self.widens and inward:
-            k.widen(buffer, channels, array, side.pixel, side.channel, pixels, channels, channels)
-        elif self.widens and side.pixel == 1:
-            k.narrow(array, side.channel, 1, buffer, 1, channels, channels, pixels, self.stream)
-        elif self.widens:
-            k.narrow(array, side.pixel, side.channel, buffer, channels, 1, pixels, channels, False)
-        elif inward:
-            k.transpose(buffer, side.channels, 1, array, side.pixel, side.channel, pixels, channels, False)
-        elif side.pixel == 1:
-            k.transpose(array, side.channel, 1, buffer, 1, side.channels, channels, pixels, self.stream)
-        else:
-            k.transpose(array, side.pixel, side.channel, buffer, side.channels, 1, pixels, channels, False)
-
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
+        """Compute a block on one thread."""
         if convt_is_set(call.refused):  # another task found that the call must be repeated with another plan
             return
-        cdef char *block_in = ws + self.data_at
-        cdef char *block_out = ws + self.outputs_at
         cdef Call inner_call  # not a copy of `call`, whose shared fields other threads change
         inner_call.weights, inner_call.bias, inner_call.source = call.weights, call.bias, call.source
         inner_call.refused = call.refused
-        inner_call.src, inner_call.dst, inner_call.threads = block_in, block_out, 1
+        inner_call.src, inner_call.dst, inner_call.threads = ws + self.at.data, ws + self.at.outputs, 1
         inner_call.task_chunk, inner_call.backwards = self.inner.tasks, False
-        self.move(&self.ins, task, call.src, block_in, True, 0, 1)
+        move_block(&self.ins, task, call.src, inner_call.src, True, 1)
         if self.has_holes:  # the outputs of holes are filled already: copy them into the block
-            self.move(&self.outs, task, call.dst, block_out, True, 0, 1)
+            move_block(&self.outs, task, call.dst, inner_call.dst, True, 1)
         self.inner.run_all(&inner_call, ws + self.block_bytes)
-        self.move(&self.outs, task, call.dst, block_out, False, 0, 1)
-        if self.stream:
-            self.k.fence()
+        move_block(&self.outs, task, call.dst, inner_call.dst, False, 1)
 
     cdef size_t workspace_bytes(self, const RunArguments *run) noexcept nogil:
         if self.parallel_blocks:
@@ -264,23 +174,15 @@ cdef class PlanesPlan(NativePlan):
             return NativePlan.run_with_workspace(self, ws, run)
         cdef Py_ssize_t block
         cdef RunArguments inner = run[0]
-        inner.src, inner.dst = ws + self.data_at, ws + self.outputs_at
+        inner.src, inner.dst = ws + self.at.data, ws + self.at.outputs
         for block in range(self.total):
-            self.move_in_parallel(&self.ins, block, run.src, inner.src, True, run.threads)
+            move_block(&self.ins, block, run.src, inner.src, True, run.threads)
             if self.has_holes:
-                self.move_in_parallel(&self.outs, block, run.dst, inner.dst, True, run.threads)
+                move_block(&self.outs, block, run.dst, inner.dst, True, run.threads)
             if not self.inner.run_with_workspace(ws + round64(self.block_bytes), &inner):
                 return False
-            self.move_in_parallel(&self.outs, block, run.dst, inner.dst, False, run.threads)
+            move_block(&self.outs, block, run.dst, inner.dst, False, run.threads)
         return True
-
-    cdef void move_in_parallel(self, Side *side, int64_t block, char *array, char *buffer, bint inward,
-                               int threads) noexcept nogil:
-        """Move a block; each thread moves a part."""
-        cdef Move move
-        move.plan, move.side, move.block, move.array, move.buffer = <void *>self, side, block, array, buffer
-        move.inward, move.parts = inward, threads
-        run_in_parallel(move_part, threads, &move)
 
     cdef Deal deal_for(self, int threads):
         return NativePlan.deal_for(self, threads) if self.parallel_blocks else self.inner.deal_for(threads)
@@ -290,3 +192,102 @@ cdef class PlanesPlan(NativePlan):
 
     cpdef tuple dealt(self, int available):  # tasks of one block if threads share the blocks
         return NativePlan.dealt(self, available) if self.parallel_blocks else self.inner.dealt(available)
+
+
+cdef fill_side(Side *side, PlanesPlan plan, schedule, axes, shape, strides):
+    """Fill a `Side`. ``axes`` are (size, first, step) of a block on each axis, images included; ``strides`` are in bytes."""
+    cdef int64_t ax = plan.nd
+    keep, cut = plan.keep, schedule.cut
+    side.k, side.widens, side.stream, side.nd = kernels_of(schedule.problem.dtype), schedule.wide, schedule.stream, ax
+    *steps, channel = [stride // side.k.s_size for stride in strides]
+    *sizes, channels = shape
+    side.count = keep_table(keep, [cut.image_blocks, *(axis.count for axis in cut.axes)])
+    side.size, side.stride = keep_table(keep, sizes), keep_table(keep, steps)
+    blocks, firsts, steps = zip(*axes)
+    side.block, side.first, side.step = keep_table(keep, blocks), keep_table(keep, firsts), keep_table(keep, steps)
+    side.channel, side.channels, side.pixel_bytes = channel, channels, channels * plan.k.s_size
+    side.pixels, side.pixel = 1, side.stride[ax]
+    while ax > 0 and side.block[ax] == side.size[ax] and side.first[ax] == 0 and (
+            side.stride[ax - 1] == side.size[ax] * side.stride[ax]):
+        side.pixels *= side.size[ax]
+        ax -= 1
+    side.run_axis = ax
+
+
+cdef void move_block(const Side *side, int64_t block, char *array, char *buffer, bint inward, int threads) noexcept nogil:
+    """Move a block from ``array`` to ``buffer`` (inward), or from ``buffer`` to ``array``. Each thread moves a part."""
+    cdef Move move
+    move.side, move.block, move.array, move.buffer, move.inward, move.parts = side, block, array, buffer, inward, threads
+    if threads == 1:
+        move_part(&move, 0)
+    else:
+        run_in_parallel(move_part, threads, &move)
+
+
+cdef void move_part(void *args, size_t number) noexcept nogil:
+    """Move one of the parts of a block.
+
+    An inward move writes zeros for pixels outside the array; an outward move leaves them out.
+    """
+    cdef Move *move = <Move *>args
+    cdef const Side *side = move.side
+    cdef int64_t block_begin[64]
+    cdef int64_t ax, n, row, rows = 1, begin, end, at, index, low, high, pieces, first, last, part = number, parts = move.parts
+    cdef int64_t run = side.run_axis, pixel = side.pixel_bytes, item = side.k.s_size, block = move.block
+    cdef int64_t run_bytes = side.block[run] * side.pixels * pixel
+    cdef bint inside
+    cdef char *buffer = move.buffer
+    for ax in range(side.nd, -1, -1):
+        block_begin[ax] = side.first[ax] + take_index(&block, side.count[ax]) * side.step[ax]
+    for ax in range(run):
+        rows *= side.block[ax]
+    low, high = max(<int64_t>0, -block_begin[run]), min(side.block[run], side.size[run] - block_begin[run])
+    high = max(low, high)
+    low, high = low * side.pixels, high * side.pixels
+    # A part is some pieces of PART_PIXELS pixels of every run, or some whole runs if a run has too few pieces.
+    pieces, begin, end = (high - low + PART_PIXELS - 1) // PART_PIXELS, 0, rows
+    if pieces < min(rows, parts):
+        begin, end, part, parts = rows * part // parts, rows * (part + 1) // parts, 0, 1
+        buffer += begin * run_bytes
+    last = min(high, low + pieces * (part + 1) // parts * PART_PIXELS)
+    first = low + pieces * part // parts * PART_PIXELS
+    for row in range(begin, end):
+        n, at, inside = row, block_begin[run] * side.stride[run], True
+        for ax in range(run - 1, -1, -1):
+            index = block_begin[ax] + take_index(&n, side.block[ax])
+            inside = inside and 0 <= index < side.size[ax]
+            at += index * side.stride[ax]
+        if inside and first < last:
+            move_run(side, move.array + (at + first * side.pixel) * item, buffer + first * pixel, last - first, move.inward)
+        if move.inward and part == 0:
+            if inside:
+                memset(buffer, 0, low * pixel)
+                memset(buffer + high * pixel, 0, run_bytes - high * pixel)
+            else:
+                memset(buffer, 0, run_bytes)
+        buffer += run_bytes
+    if side.stream and not move.inward:
+        side.k.fence()
+
+
+cdef void move_run(const Side *side, char *array, char *buffer, int64_t n, bint inward) noexcept nogil:
+    """Move ``n`` pixels at a constant stride."""
+    cdef const convt_kernels *k = side.k
+    cdef int channels = <int>side.channels, pixels = <int>n
+    if side.widens and side.channel == 1 and side.pixel == channels and n * side.channels <= INT_MAX:  # contiguous elements
+        if inward:
+            k.widen(buffer, 0, array, 0, 1, 1, pixels * channels, pixels * channels)
+        else:
+            k.narrow(array, 0, 1, buffer, 0, 1, 1, pixels * channels, side.stream)
+    elif side.widens and inward:
+        k.widen(buffer, channels, array, side.pixel, side.channel, pixels, channels, channels)
+    elif side.widens and side.pixel == 1:
+        k.narrow(array, side.channel, 1, buffer, 1, channels, channels, pixels, side.stream)
+    elif side.widens:
+        k.narrow(array, side.pixel, side.channel, buffer, channels, 1, pixels, channels, False)
+    elif inward:
+        k.transpose(buffer, side.channels, 1, array, side.pixel, side.channel, pixels, channels, False)
+    elif side.pixel == 1:
+        k.transpose(array, side.channel, 1, buffer, 1, side.channels, channels, pixels, side.stream)
+    else:
+        k.transpose(array, side.pixel, side.channel, buffer, side.channels, 1, pixels, channels, False)
