@@ -4,10 +4,15 @@ import re
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+import pytest
 
-import convt.onnxruntime
+onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+
+import convt.onnxruntime  # noqa: E402
+
+AttributeProto, TensorProto, helper, numpy_helper = onnx.AttributeProto, onnx.TensorProto, onnx.helper, onnx.numpy_helper
+VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 
 PATHS = [str(each) for each in Path(__file__).parents[:2]]  # folders of the modules that these tests import
 OPSET = 17

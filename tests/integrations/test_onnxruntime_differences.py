@@ -6,14 +6,7 @@ import re
 
 import numpy as np
 import pytest
-
-pytest.importorskip("onnx", reason="onnx is not installed")
-pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-
-import onnx
-import onnxruntime
-from onnx import TensorProto, helper
-from onnx_models import conv, info, model_of, plain
+from onnx_models import TensorProto, conv, helper, info, model_of, onnx, onnxruntime, plain
 
 import convt.onnx
 import convt.onnxruntime

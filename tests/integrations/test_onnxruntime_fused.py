@@ -2,13 +2,7 @@
 
 import numpy as np
 import pytest
-
-pytest.importorskip("onnx", reason="onnx is not installed")
-pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-
-import onnxruntime
-from onnx import TensorProto, helper
-from onnx_models import conv, info, model_of, norm, plain, same, weights
+from onnx_models import TensorProto, conv, helper, info, model_of, norm, onnxruntime, plain, same, weights
 
 from convt.onnxruntime import InferenceSession, _host, _node
 

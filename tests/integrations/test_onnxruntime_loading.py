@@ -10,19 +10,12 @@ import warnings
 
 import numpy as np
 import pytest
-
-pytest.importorskip("onnx", reason="onnx is not installed")
-pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-
-import onnx
-import onnxruntime
 from google.protobuf.message import DecodeError
-from onnx import TensorProto, helper, numpy_helper
-from onnx_models import PATHS, conv, info, model_of, norm, plain, weights
+from onnx_models import PATHS, VERSION, conv, info, model_of, norm, onnx, onnxruntime, plain, weights
 
 from convt.onnxruntime import InferenceSession, _file, _host, _loading, _node, _options, _rewrite
 
-VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
+TensorProto, helper, numpy_helper = onnx.TensorProto, onnx.helper, onnx.numpy_helper
 X = weights(1, 6, 5, 7)
 W = weights(6, 4, 3, 3)
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="memory is read from Linux's /proc")

@@ -2,14 +2,7 @@
 
 import numpy as np
 import pytest
-
-pytest.importorskip("onnx", reason="onnx is not installed")
-pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-
-import onnx
-import onnxruntime
-from onnx import TensorProto, helper
-from onnx_models import conv, model_of, norm, plain, same, weights
+from onnx_models import TensorProto, conv, helper, model_of, norm, onnx, onnxruntime, plain, same, weights
 
 from convt.onnxruntime import InferenceSession, _file, _rewrite
 

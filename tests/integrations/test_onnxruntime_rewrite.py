@@ -3,17 +3,12 @@ functions. Each model runs in convt's session and in ONNX Runtime's own, and the
 
 import numpy as np
 import pytest
-
-pytest.importorskip("onnx", reason="onnx is not installed")
-pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-
-import onnxruntime
-from onnx import AttributeProto, TensorProto, helper
-from onnx_models import RNG, conv, info, model_of, norm, plain, same, tensors, weights
+from onnx_models import RNG, conv, info, model_of, norm, onnx, onnxruntime, plain, same, tensors, weights
 
 import convt.onnxruntime
 from convt.onnxruntime import _node
 
+AttributeProto, TensorProto, helper = onnx.AttributeProto, onnx.TensorProto, onnx.helper
 X, W = weights(1, 6, 4, 4), weights(6, 6, 3, 3)  # the output is 6 wide and has 6 channels, so a row could pass for a bias
 BIAS, ROW = weights(6, 1, 1), weights(1, 1, 1, 6)
 

@@ -15,18 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-
-pytest.importorskip("onnx", reason="onnx is not installed")
-pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-
-import onnx
-import onnxruntime
-from onnx import helper
-from onnx_models import PATHS, conv, model_of, weights
+from onnx_models import PATHS, VERSION, conv, helper, model_of, onnx, onnxruntime, weights
 
 from convt.onnxruntime import InferenceSession, _host, _loading, _node, _replaced, _rewrite, library
 
-VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 FOLDER = "session.model_external_initializers_file_folder_path"
 X = weights(1, 6, 5, 7)
 W = weights(6, 4, 3, 3)

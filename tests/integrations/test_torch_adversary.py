@@ -11,18 +11,12 @@ import weakref
 
 import numpy as np
 import pytest
+from torch_cases import close, reset_torch, torch  # noqa: F401
 
-torch = pytest.importorskip("torch")
+import convt.torch as ct
+from convt.torch import _weights
 
-from torch.nn.utils import parametrizations  # noqa: E402
-from torch.overrides import TorchFunctionMode  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-from torch_cases import close, reset_torch  # noqa: E402, F401
-
-import convt.torch as ct  # noqa: E402
-from convt.torch import _weights  # noqa: E402
-
-F, nn = torch.nn.functional, torch.nn
+F, nn, parametrizations = torch.nn.functional, torch.nn, torch.nn.utils.parametrizations
 X = torch.randn(2, 3, 3, 2, generator=torch.Generator().manual_seed(0))
 
 
@@ -158,7 +152,7 @@ def test_a_padding_that_torch_refuses(padding):
 # ---------------------------------------------------------------- modes
 
 
-class Operators(TorchDispatchMode):
+class Operators(torch.utils._python_dispatch.TorchDispatchMode):
     def __init__(self):
         super().__init__()
         self.seen = []
@@ -168,7 +162,7 @@ class Operators(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-class Functions(TorchFunctionMode):
+class Functions(torch.overrides.TorchFunctionMode):
     def __init__(self):
         super().__init__()
         self.seen = []

@@ -8,14 +8,11 @@ import pickle
 
 import pytest
 from cases import child
+from torch_cases import FUNCTIONS, MODULES, OP, close, each_rank, reset_torch, torch  # noqa: F401
 
-torch = pytest.importorskip("torch")
-
-from torch_cases import FUNCTIONS, MODULES, OP, close, each_rank, reset_torch  # noqa: E402, F401
-
-import convt  # noqa: E402
-import convt.torch as ct  # noqa: E402
-from convt.torch import _compute  # noqa: E402
+import convt
+import convt.torch as ct
+from convt.torch import _compute
 
 F = torch.nn.functional
 
