@@ -72,6 +72,28 @@ def same(model, feed, served=1, tolerance=1e-5):
     return session
 
 
+def outcome(call, *arguments):
+    """Return what a call returns, or the class and the message of its error, without addresses."""
+    try:
+        return call(*arguments)
+    except Exception as error:
+        return type(error), re.sub("0x[0-9a-f]+", "", str(error))
+
+
+def both(call):
+    """Check that a function of a session's class has the same `outcome` for both classes, and return it."""
+    want, got = (outcome(call, kind) for kind in (onnxruntime.InferenceSession, convt.onnxruntime.InferenceSession))
+    assert got == want
+    return want
+
+
+def close(session, other, feed):
+    """Check that two sessions give the same for a feed."""
+    for got, want in zip(session.run(None, feed), other.run(None, feed), strict=True):
+        assert got.shape == want.shape
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
 def messages(capfd):
     """Return the messages of ONNX Runtime's loggers without times and source lines."""
     return [SOURCE.sub(r"\1 ", line) for line in COLOURS.sub("", capfd.readouterr().err).splitlines()]

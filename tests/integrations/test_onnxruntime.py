@@ -11,7 +11,7 @@ import weakref
 import ml_dtypes
 import numpy as np
 import pytest
-from onnx_models import OPSET, conv, info, model_of, norm, onnx, onnxruntime, plain, same, weights
+from onnx_models import OPSET, both, conv, info, model_of, norm, onnx, onnxruntime, plain, same, weights
 
 import convt
 import convt.onnx
@@ -364,11 +364,7 @@ def test_a_session_gives_back_its_nodes():
 
 @pytest.mark.parametrize("given", ["/nowhere/model.onnx", b"no model", None])
 def test_errors_are_onnx_runtimes(given):
-    with pytest.raises(Exception) as theirs:
-        onnxruntime.InferenceSession(given)
-    with pytest.raises(type(theirs.value)) as ours:
-        convt.onnxruntime.InferenceSession(given)
-    assert str(ours.value) == str(theirs.value)
+    assert isinstance(both(lambda kind: kind(given)), tuple)
 
 
 @pytest.mark.parametrize("constant", [True, False], ids=["packed", "weights of the run"])

@@ -74,7 +74,7 @@ def _model(rng):
 def _outcome(cls, model, feed):
     """Return (output, error, session) of a model in a session of the class."""
     options, session = onnxruntime.SessionOptions(), None
-    options.log_severity_level = 4
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
     try:
         session = cls(model.SerializeToString(), options, ["CPUExecutionProvider"])
         return session.run(None, feed)[0], None, session
