@@ -5,12 +5,12 @@ import doctest
 import gc
 import subprocess
 import sys
-import threading
 import weakref
 
 import ml_dtypes
 import numpy as np
 import pytest
+from cases import in_threads
 from onnx_models import OPSET, both, conv, info, model_of, norm, onnx, onnxruntime, plain, same, weights
 
 import convt
@@ -335,19 +335,12 @@ def test_nodes_side_by_side():
 def test_one_session_of_many_threads():
     session = convt.onnxruntime.InferenceSession(_simple())
     feeds = [{"X": weights(1, 6, 3 + n, 5)} for n in range(8)]
-    wants, wrong = [session.run(None, feed)[0] for feed in feeds], []
+    wants = [session.run(None, feed)[0] for feed in feeds]
 
     def work(n):
-        for _ in range(50):
-            if not np.array_equal(session.run(None, feeds[n])[0], wants[n]):
-                wrong.append(n)
+        return all(np.array_equal(session.run(None, feeds[n])[0], wants[n]) for _ in range(50))
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    assert all(in_threads(work))
 
 
 def test_a_session_gives_back_its_nodes():
@@ -406,14 +399,6 @@ def test_what_is_no_precision():
 def test_the_class_example_runs():
     failed, tried = doctest.testmod(sys.modules[convt.onnxruntime.InferenceSession.__module__])
     assert tried and not failed
-
-
-def test_whole_models_are_measured(capsys):
-    pytest.importorskip("torch")
-    from bench import models
-
-    assert models.main(["--models", "dcgan", "--ways", "onnxruntime", "--budget", "0.1"]) == 0
-    assert "dcgan         onnxruntime" in capsys.readouterr().out
 
 
 def test_without_onnx_runtime_the_error_says_how_to_install_it():

@@ -5,12 +5,12 @@ import contextlib
 import copy
 import gc
 import pickle
-import threading
 import warnings
 import weakref
 
 import numpy as np
 import pytest
+from cases import meanwhile
 from torch_cases import close, reset_torch, torch  # noqa: F401
 
 import convt.torch as ct
@@ -741,27 +741,10 @@ def test_threads_see_one_state_or_the_other():
     w, x = torch.randn(16, 8, 3, 3), torch.randn(1, 16, 6, 6)
     states = w.clone(), torch.randn(16, 8, 3, 3)
     wanted = [F.conv_transpose2d(x, each) for each in states]
-    errors, done = [], threading.Event()
-
-    def call():
-        try:
-            while not done.is_set():
-                assert ct.conv_transpose2d(x, w).shape == wanted[0].shape
-        except Exception as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=call) for _ in range(3)]
-    for each in threads:
-        each.start()
-    try:
+    with meanwhile(lambda: ct.conv_transpose2d(x, w), 3):
         for n in range(200):
             w.copy_(states[n % 2])
             close(ct.conv_transpose2d(x, w), wanted[n % 2])
-    finally:
-        done.set()
-        for each in threads:
-            each.join()
-    assert not errors
     close(ct.conv_transpose2d(x, w), wanted[1])
 
 
