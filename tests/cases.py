@@ -13,6 +13,8 @@ import math
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -547,6 +549,42 @@ def checked_on_threads(case, op, arrays, data=None, threads=(1, 2, 3), **limits)
     return found
 
 
+@contextlib.contextmanager
+def meanwhile(work, threads=1):
+    """Call a function over and over in other threads while the block runs, and raise what it raised."""
+    over = threading.Event()
+
+    def repeat():
+        while not over.is_set():
+            work()
+
+    with ThreadPoolExecutor(threads) as pool:
+        repeating = [pool.submit(repeat) for _ in range(threads)]
+        try:
+            yield
+        finally:
+            over.set()
+    for each in repeating:
+        each.result()
+
+
+def in_threads(work, threads=8):
+    """Call a function with the number of each thread in as many threads, and return the results."""
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(work, range(threads)))
+
+
+@contextlib.contextmanager
+def switching_often(seconds=1e-6):
+    """Make threads switch as often as possible, so that they meet in as many places as possible."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(seconds)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
 def beside_nan(data, pixels=1, step=1, gap=0):
     """Return NXC data in rows between NaN pixels. Channels are ``step`` elements apart, pixels ``gap`` elements more."""
     channels = data.shape[-1] * step
@@ -562,6 +600,21 @@ def taken(op, data):
     problem, view = op._attributes.problem(data.shape), op._attributes.nxc(data)
     out = np.empty(problem.out_shape, data.dtype)
     return op._plans.run(problem, bound_for(op._plans, problem, view.strides, out.strides), view, out)
+
+
+@contextlib.contextmanager
+def doing(case, algorithm, isa):
+    """Use an instruction set and skip the test if the algorithm does not accept the case on it."""
+    with using_isa(isa):
+        try:
+            operator(case, case.arrays()[1], algorithm=algorithm).plan(case.data_shape)
+        except ValueError as error:
+            pytest.skip(f"{isa}: {error}")
+        yield
+
+
+def algorithm_of(op, shape):
+    return op.plan(shape).algorithm
 
 
 def kept_forms(op):

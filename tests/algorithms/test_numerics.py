@@ -2,7 +2,6 @@
 denormals, activations, determinism and the less exact precisions. Results are compared with the float64 definition in cases.py,
 or with exact values."""
 
-import contextlib
 import warnings
 from dataclasses import replace
 
@@ -23,6 +22,7 @@ from cases import (
     cases,
     child,
     copy_in,
+    doing,
     each_dtype,
     each_isa,
     each_sample,
@@ -411,17 +411,6 @@ WIDE = {
     "few": Case(ci=70, co=3, in_sizes=(6, 7), kernel=5, strides=2, pads_begin=(2, 1), pads_end=(1, 2)),
 }  # fmt: skip
 each_wide_case = pytest.mark.parametrize("case", WIDE.values(), ids=WIDE)
-
-
-@contextlib.contextmanager
-def doing(case, algorithm, isa):
-    """Use an instruction set and skip the test if the algorithm does not accept the case on it."""
-    with using_isa(isa):
-        try:
-            operator(case, case.arrays()[1], algorithm=algorithm).plan(case.data_shape)
-        except ValueError as error:
-            pytest.skip(f"{isa}: {error}")
-        yield
 
 
 @each_isa

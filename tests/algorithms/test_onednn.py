@@ -10,14 +10,25 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
-from cases import CURVED_ACTIVATIONS, DTYPES, EXACT_ACTIVATIONS, INPUT_MEMORY, SAMPLES, Out, cases, copy_in, matrix_unit, run
+from cases import (
+    CURVED_ACTIVATIONS,
+    DTYPES,
+    EXACT_ACTIVATIONS,
+    INPUT_MEMORY,
+    SAMPLES,
+    Out,
+    cases,
+    copy_in,
+    in_threads,
+    matrix_unit,
+    run,
+)
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -210,18 +221,11 @@ def test_many_threads_at_once():
     op = convt.ConvTranspose(rng.uniform(-1, 1, (3, 3, 20, 20)).astype(np.float32), strides=2, backend="onednn")
     data = [rng.uniform(-1, 1, (1, n, n, 20)).astype(np.float32) for n in (6, 7, 8, 9)]
     want = [op(x) for x in data]
-    wrong = []
 
     def work(n):
-        for i in range(60):
-            x = (n + i) % 4
-            if not np.array_equal(op(data[x]), want[x]):
-                wrong.append((n, i))
+        return all(np.array_equal(op(data[(n + i) % 4]), want[(n + i) % 4]) for i in range(60))
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
-    [t.start() for t in threads]
-    [t.join() for t in threads]
-    assert not wrong
+    assert all(in_threads(work, 6))
 
 
 @needs_onednn

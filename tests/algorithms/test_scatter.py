@@ -15,6 +15,7 @@ from cases import (
     INPUT_MEMORY,
     Case,
     Out,
+    algorithm_of,
     copy_in,
     each_isa,
     kept_forms,
@@ -109,7 +110,7 @@ def test_every_way_is_the_definition_for_any_number_of_threads(name, case, data_
         for threads in (1, 2, 3, 5):
             with convt.num_threads(threads):
                 op = operator(case, *whole[1:], algorithm=name)
-                assert op.plan(case.data_shape).algorithm == name
+                assert algorithm_of(op, case.data_shape) == name
                 case.check(op(whole[0]), *whole)
                 op = operator(case, *any_data[1:], algorithm=name)
                 results |= {op(any_data[0]).tobytes() for _ in range(2)}

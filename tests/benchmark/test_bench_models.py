@@ -1,5 +1,6 @@
 """Whole ONNX models in the benchmark: where they come from, and what of them is measured."""
 
+import json
 import subprocess
 import zipfile
 from pathlib import Path
@@ -115,3 +116,32 @@ def test_inputs_of_published_models_differ_in_size_alone(name):
         assert {key: (value.dtype, value.ndim) for key, value in feed.items()} == {
             key: (value.dtype, value.ndim) for key, value in first[1].items()
         }
+
+
+@pytest.mark.parametrize("way", ["eager", "onnxruntime"])
+def test_whole_models_are_measured(way, capsys, tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    from bench import models
+
+    monkeypatch.setattr(models_onnx, "SPINNING", 0.0)
+    monkeypatch.setattr(models_onnx, "_ROUNDS", 2)
+    path = tmp_path / "f.json"
+    assert models.main(["--models", "dcgan", "--ways", way, "--budget", "0.1", "--json", str(path)]) == 0
+    (row,) = json.loads(path.read_text())["rows"]
+    assert row["difference"] < 1e-5 and row["before"] > 0 and row["after"] > 0 and row["share"] > 0
+    assert f"dcgan         {way}" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        models.main(["--models", "nothing"])
+
+
+def test_what_comparing_costs_is_measured(capsys, tmp_path):
+    pytest.importorskip("torch")
+    from bench import checksums
+
+    path = tmp_path / "f.json"
+    assert checksums.main(["--names", "selfie_seg,fcn32s", "--budget", "0.05", "--json", str(path)]) == 0
+    (row,) = json.loads(path.read_text())["rows"]  # fcn32s has unequal pads, which torch's module does not support
+    assert row["weight_bytes"] == 16 * 4 * 4 and row["usual"] > row["checksums"] > 0 and row["share"] > 0
+    assert "layers with less than 1 MiB of weights: checksums take" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        checksums.main(["--names", "nothing"])

@@ -11,14 +11,26 @@ import math
 import os
 import pickle
 import re
-import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import DTYPES, SAMPLES, assert_same, child, each_dtype, each_sample, matrix_unit, operator, run, using_isa
+from cases import (
+    DTYPES,
+    SAMPLES,
+    assert_same,
+    child,
+    each_dtype,
+    each_sample,
+    in_threads,
+    matrix_unit,
+    operator,
+    run,
+    switching_often,
+    using_isa,
+)
 
 import convt
 from convt._call import api
@@ -249,18 +261,14 @@ def test_what_calls_keep_is_bounded():
 
 def test_a_bounded_cache_is_filled_from_many_threads_at_once():
     """Check that two threads do not both drop the same oldest entry."""
-    cache, interval = keep.Recent(5000), sys.getswitchinterval()
+    cache = keep.Recent(5000)
     make = lambda n: choose._Tuned(str(n), "")  # noqa: E731
     fill = lambda first: [int(cache.get_or_make((first, n), lambda: make(n)).name) for n in range(10000)]  # noqa: B023, E731
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(8) as pool:
-            for _ in range(3):
-                assert list(pool.map(fill, range(8))) == [list(range(10000))] * 8
-                assert len(cache) <= 4 and cache.bytes <= cache.limit
-                cache.clear()
-    finally:
-        sys.setswitchinterval(interval)
+    with switching_often():
+        for _ in range(3):
+            assert in_threads(fill) == [list(range(10000))] * 8
+            assert len(cache) <= 4 and cache.bytes <= cache.limit
+            cache.clear()
     assert cache.bytes == 0 and not cache.entries
 
 

@@ -3,13 +3,11 @@ still found."""
 
 import itertools
 import os
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import DTYPES, SAMPLES, child, operator, run
+from cases import DTYPES, SAMPLES, child, in_threads, operator, run, switching_often
 
 import convt
 from convt._call import api
@@ -104,13 +102,8 @@ def test_calls_of_many_threads_share_no_weights(names):
         x, w, keywords = calls[n]
         return all(convt.conv_transpose(x, w, **keywords).tobytes() == wanted[n].tobytes() for _ in range(40))
 
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        with ThreadPoolExecutor(len(calls)) as pool:
-            assert all(pool.map(repeat, range(len(calls))))
-    finally:
-        sys.setswitchinterval(before)
+    with switching_often(1e-5):
+        assert all(in_threads(repeat))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")

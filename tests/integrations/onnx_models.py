@@ -4,10 +4,15 @@ import re
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+import pytest
 
-import convt.onnxruntime
+onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+
+import convt.onnxruntime  # noqa: E402
+
+AttributeProto, TensorProto, helper, numpy_helper = onnx.AttributeProto, onnx.TensorProto, onnx.helper, onnx.numpy_helper
+VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 
 PATHS = [str(each) for each in Path(__file__).parents[:2]]  # folders of the modules that these tests import
 OPSET = 17
@@ -65,6 +70,28 @@ def same(model, feed, served=1, tolerance=1e-5):
         assert abs(got - want).max() <= tolerance * max(1e-6, abs(want).max())
     assert [each.shape for each in session.get_outputs()] == [each.shape for each in theirs.get_outputs()]
     return session
+
+
+def outcome(call, *arguments):
+    """Return what a call returns, or the class and the message of its error, without addresses."""
+    try:
+        return call(*arguments)
+    except Exception as error:
+        return type(error), re.sub("0x[0-9a-f]+", "", str(error))
+
+
+def both(call):
+    """Check that a function of a session's class has the same `outcome` for both classes, and return it."""
+    want, got = (outcome(call, kind) for kind in (onnxruntime.InferenceSession, convt.onnxruntime.InferenceSession))
+    assert got == want
+    return want
+
+
+def close(session, other, feed):
+    """Check that two sessions give the same for a feed."""
+    for got, want in zip(session.run(None, feed), other.run(None, feed), strict=True):
+        assert got.shape == want.shape
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
 def messages(capfd):

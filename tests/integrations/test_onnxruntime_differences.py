@@ -6,14 +6,7 @@ import re
 
 import numpy as np
 import pytest
-
-pytest.importorskip("onnx", reason="onnx is not installed")
-pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-
-import onnx
-import onnxruntime
-from onnx import TensorProto, helper
-from onnx_models import conv, info, model_of, plain
+from onnx_models import TensorProto, conv, helper, info, model_of, onnx, onnxruntime, plain
 
 import convt.onnx
 import convt.onnxruntime
@@ -81,7 +74,7 @@ def _model(rng):
 def _outcome(cls, model, feed):
     """Return (output, error, session) of a model in a session of the class."""
     options, session = onnxruntime.SessionOptions(), None
-    options.log_severity_level = 4
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
     try:
         session = cls(model.SerializeToString(), options, ["CPUExecutionProvider"])
         return session.run(None, feed)[0], None, session

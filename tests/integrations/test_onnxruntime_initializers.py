@@ -3,12 +3,7 @@ override. Both sessions must show the same inputs, outputs, messages and errors.
 
 import numpy as np
 import pytest
-
-pytest.importorskip("onnx", reason="onnx is not installed")
-pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-
-from onnx import TensorProto, helper, numpy_helper
-from onnx_models import RNG, alike, conv, info, norm, tensors, weights
+from onnx_models import RNG, TensorProto, alike, conv, helper, info, norm, numpy_helper, tensors, weights
 
 X, W = weights(1, 6, 5, 7), weights(6, 4, 3, 3)
 QUANTIZED = {"Q": RNG.integers(-100, 100, W.shape).astype(np.int8), "s": np.array(0.01, np.float32), "z": np.array(3, np.int8)}

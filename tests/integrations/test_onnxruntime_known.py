@@ -7,12 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-
-pytest.importorskip("onnx", reason="onnx is not installed")
-pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-
-import onnxruntime
-from onnx_models import conv, model_of, weights
+from onnx_models import conv, model_of, onnxruntime, weights
 
 import convt
 from convt.onnxruntime import InferenceSession, _node

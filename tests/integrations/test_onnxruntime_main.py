@@ -5,13 +5,7 @@ import math
 
 import numpy as np
 import pytest
-
-pytest.importorskip("onnx", reason="onnx is not installed")
-pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-
-import onnx
-from onnx import helper
-from onnx_models import conv, info, model_of, weights
+from onnx_models import conv, helper, info, model_of, onnx, weights
 
 from convt.onnxruntime import __main__ as cli
 

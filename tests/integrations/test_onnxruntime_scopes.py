@@ -3,12 +3,7 @@ session are compared with those of ONNX Runtime's."""
 
 import numpy as np
 import pytest
-
-pytest.importorskip("onnx", reason="onnx is not installed")
-pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-
-from onnx import AttributeProto, TensorProto, helper
-from onnx_models import info, plain, tensors
+from onnx_models import AttributeProto, TensorProto, helper, info, plain, tensors
 
 import convt.onnxruntime
 

@@ -5,13 +5,7 @@ Outputs, declared inputs and outputs, warnings and errors are compared with thos
 
 import numpy as np
 import pytest
-
-pytest.importorskip("onnx", reason="onnx is not installed")
-pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-
-import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
-from onnx_models import alike, conv, info, tensors, weights
+from onnx_models import TensorProto, alike, conv, helper, info, numpy_helper, onnxruntime, tensors, weights
 
 from convt.onnxruntime import InferenceSession, _host, _replaced
 

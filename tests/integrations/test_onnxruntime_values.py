@@ -8,18 +8,11 @@ import sys
 
 import numpy as np
 import pytest
-
-pytest.importorskip("onnx", reason="onnx is not installed")
-pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-
-import onnx
-import onnxruntime
-from onnx import TensorProto, helper
-from onnx_models import PATHS, conv, info, model_of, norm, plain, same, tensors, weights
+from onnx_models import PATHS, VERSION, conv, info, model_of, norm, onnx, onnxruntime, plain, same, tensors, weights
 
 from convt.onnxruntime import InferenceSession
 
-VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
+TensorProto, helper = onnx.TensorProto, onnx.helper
 X, W = weights(1, 6, 5, 4), weights(6, 8, 3, 3)
 RNG = np.random.default_rng(2)
 QUANTIZED = {"Q": RNG.integers(-128, 128, W.shape, np.int8), "S": RNG.uniform(0.01, 0.02, 8).astype(np.float32),

@@ -9,24 +9,11 @@ import re
 
 import numpy as np
 import pytest
+from cases import child
+from torch_cases import DTYPES, FUNCTIONS, MODULES, OP, close, each_dtype, each_rank, random_case, reset_torch, torch  # noqa: F401
 
-torch = pytest.importorskip("torch")
-
-from cases import child  # noqa: E402
-from torch_cases import (  # noqa: E402
-    DTYPES,
-    FUNCTIONS,
-    MODULES,
-    OP,
-    close,
-    each_dtype,
-    each_rank,
-    random_case,
-    reset_torch,  # noqa: F401
-)
-
-import convt.torch as ct  # noqa: E402
-from convt.torch import _arrays  # noqa: E402
+import convt.torch as ct
+from convt.torch import _arrays
 
 F = torch.nn.functional
 

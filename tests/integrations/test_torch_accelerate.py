@@ -4,13 +4,10 @@ compiled. Its report names every place."""
 import copy
 
 import pytest
+from torch_cases import close, reset_torch, torch  # noqa: F401
 
-torch = pytest.importorskip("torch")
-
-from torch_cases import close, reset_torch  # noqa: E402, F401
-
-import convt.torch as ct  # noqa: E402
-from convt.torch import _fuse, _modules  # noqa: E402
+import convt.torch as ct
+from convt.torch import _fuse, _modules
 
 nn = torch.nn
 X = torch.randn(1, 4, 5, 5, generator=torch.Generator().manual_seed(0))

@@ -3,19 +3,15 @@ Results are compared with those of the original model."""
 
 import copy
 import doctest
-import json
 import pickle
 
 import pytest
 from cases import child
+from torch_cases import FUNCTIONS, MODULES, OP, close, each_rank, reset_torch, torch  # noqa: F401
 
-torch = pytest.importorskip("torch")
-
-from torch_cases import FUNCTIONS, MODULES, OP, close, each_rank, reset_torch  # noqa: E402, F401
-
-import convt  # noqa: E402
-import convt.torch as ct  # noqa: E402
-from convt.torch import _compute  # noqa: E402
+import convt
+import convt.torch as ct
+from convt.torch import _compute
 
 F = torch.nn.functional
 
@@ -101,29 +97,6 @@ def test_examples(name):
     (test,) = doctest.DocTestFinder(recurse=False).find(getattr(ct, name), name, globs={})
     assert name == "Report" or test.examples
     assert doctest.DocTestRunner().run(test).failed == 0
-
-
-def test_whole_models_are_measured(capsys, tmp_path):
-    from bench import models
-
-    assert models.main(["--models", "dcgan", "--budget", "0.1", "--json", str(tmp_path / "f.json")]) == 0
-    (row,) = json.loads((tmp_path / "f.json").read_text())["rows"]
-    assert row["difference"] < 1e-5 and row["before"] > 0 and row["after"] > 0 and row["share"] > 0
-    assert "dcgan" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        models.main(["--models", "nothing"])
-
-
-def test_what_comparing_costs_is_measured(capsys, tmp_path):
-    from bench import checksums
-
-    path = tmp_path / "f.json"
-    assert checksums.main(["--names", "selfie_seg,fcn32s", "--budget", "0.05", "--json", str(path)]) == 0
-    (row,) = json.loads(path.read_text())["rows"]  # fcn32s has unequal pads, which torch's module does not support
-    assert row["weight_bytes"] == 16 * 4 * 4 and row["usual"] > row["checksums"] > 0 and row["share"] > 0
-    assert "layers with less than 1 MiB of weights: checksums take" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        checksums.main(["--names", "nothing"])
 
 
 WORKER = """

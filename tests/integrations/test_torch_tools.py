@@ -7,17 +7,12 @@ import re
 import warnings
 
 import pytest
+from torch_cases import OP, close, reset_torch, torch  # noqa: F401
 
-torch = pytest.importorskip("torch")
+import convt.torch as ct
 
-import torch.autograd.forward_ad as forward_ad  # noqa: E402
-from torch import func  # noqa: E402
-from torch.nn.utils import parametrizations, parametrize  # noqa: E402
-from torch_cases import OP, close, reset_torch  # noqa: E402, F401
-
-import convt.torch as ct  # noqa: E402
-
-F = torch.nn.functional
+F, func, forward_ad = torch.nn.functional, torch.func, torch.autograd.forward_ad
+parametrizations, parametrize = torch.nn.utils.parametrizations, torch.nn.utils.parametrize
 
 
 def layer():

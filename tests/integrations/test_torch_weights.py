@@ -5,17 +5,14 @@ import copy
 
 import numpy as np
 import pytest
+from torch_cases import close, reset_torch, torch  # noqa: F401
 
-torch = pytest.importorskip("torch")
-
-from torch_cases import close, reset_torch  # noqa: E402, F401
-
-import convt  # noqa: E402
-import convt.torch as ct  # noqa: E402
-from convt._plan import measure as _measure  # noqa: E402
-from convt._plan import plans  # noqa: E402
-from convt._run.checksum import checksum  # noqa: E402
-from convt.torch import _weights  # noqa: E402
+import convt
+import convt.torch as ct
+from convt._plan import measure as _measure
+from convt._plan import plans
+from convt._run.checksum import checksum
+from convt.torch import _weights
 
 F = torch.nn.functional
 

@@ -2,12 +2,10 @@
 first. Tests count plans, forms and bytes."""
 
 import itertools
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from cases import child, kept_forms
+from cases import child, in_threads, kept_forms, meanwhile
 
 import convt
 from convt._call import api
@@ -179,23 +177,12 @@ def test_threads_call_while_forms_are_dropped(data_format, default_limit):
     data = [rng.standard_normal((n, h, w, 16) if data_format == "NXC" else (n, 16, h, w), f32) for n, h, w in shapes]
     want = [op(each).tobytes() for each in data]
     convt.set_packed_weights_limit(0)
-    stop = threading.Event()
-
-    def drop():
-        while not stop.is_set():
-            op._plans.weights.clear()
 
     def work(first):
         return all(op(data[(first + n) % 4]).tobytes() == want[(first + n) % 4] for n in range(60))
 
-    dropping = threading.Thread(target=drop)
-    dropping.start()
-    try:
-        with ThreadPoolExecutor(8) as pool:
-            assert all(pool.map(work, range(8)))
-    finally:
-        stop.set()
-        dropping.join()
+    with meanwhile(op._plans.weights.clear):
+        assert all(in_threads(work))
 
 
 def test_calls_that_are_repeated_pack_again_what_was_dropped():

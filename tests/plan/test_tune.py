@@ -6,15 +6,24 @@ import itertools
 import math
 import os
 import re
-import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from cases import ALGORITHMS, CURVED_ACTIVATIONS, EXACT_ACTIVATIONS, NCX_ONLY, cases, child, kept_forms, matrix_unit
+from cases import (
+    ALGORITHMS,
+    CURVED_ACTIVATIONS,
+    EXACT_ACTIVATIONS,
+    NCX_ONLY,
+    cases,
+    child,
+    in_threads,
+    kept_forms,
+    matrix_unit,
+    switching_often,
+)
 from cases import operator as operator_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -256,7 +265,7 @@ def test_python_threads_measure_one_at_a_time_and_once(measured, monkeypatch):
         return inner(runs)
 
     monkeypatch.setattr(_measure, "measure", measure)
-    ops, start, interval = [tuned(), tuned()], threading.Barrier(8), sys.getswitchinterval()
+    ops, start = [tuned(), tuned()], threading.Barrier(8)
     want = {n: convt.conv_transpose(data(n), FILTER, strides=2, backend="reference") for n in (3, 4, 5)}
 
     def work(first):
@@ -265,12 +274,8 @@ def test_python_threads_measure_one_at_a_time_and_once(measured, monkeypatch):
             size = 3 + (first + n) % 3
             np.testing.assert_array_equal(ops[first % 2](data(size)), want[size])
 
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(work, range(8)))
-    finally:
-        sys.setswitchinterval(interval)
+    with switching_often():
+        in_threads(work)
     assert len(measured) == 3 and max(most) == 1  # what one operator measured serves the other
 
 

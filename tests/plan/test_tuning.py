@@ -7,14 +7,13 @@ import math
 import os
 import re
 import tempfile
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import child
+from cases import child, in_threads
 
 import convt
 from convt import _core, tuning
@@ -458,17 +457,10 @@ def test_threads_may_save_and_load_at_once(measured, tmp_path):
     for rows in range(1, 7):
         tuned(data=DATA[:, :rows])
     tuning.save(path)
-    wrong = []
 
-    def work():
-        try:
-            for _ in range(20):
-                tuning.save(path)
-                wrong.extend([] if tuning.load(path) == (6, 0) else ["other entries"])
-        except Exception as error:
-            wrong.append(error)
+    def work(_):
+        for _ in range(20):
+            tuning.save(path)
+            assert tuning.load(path) == (6, 0)
 
-    workers = [threading.Thread(target=work) for _ in range(4)]
-    [worker.start() for worker in workers]
-    [worker.join() for worker in workers]
-    assert not wrong
+    in_threads(work, 4)

@@ -2,11 +2,10 @@
 
 import ctypes
 import gc
-import threading
 
 import numpy as np
 import pytest
-from cases import child
+from cases import child, in_threads
 
 import convt
 from convt._run import memory
@@ -103,20 +102,13 @@ def test_clear_caches_forgets_one_shot_calls():
 
 def test_threads_that_drop_outputs_of_each_other(op):
     data = [np.full((1, 128, 128, 8), n, np.float32) for n in range(4)]
-    wrong = []
 
     def work(n):
         for _ in range(40):
             got = op(data[n])
-            if got[0, 3, 5, 2] != 8 * n or got[-1, -1, -1, -1] != 8 * n:
-                wrong.append(n)
+            assert got[0, 3, 5, 2] == got[-1, -1, -1, -1] == 8 * n
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    in_threads(work, 4)
 
 
 FORKED = """

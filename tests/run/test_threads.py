@@ -1,9 +1,7 @@
 """Tests of calls from Python threads: results have the bits of a single thread while other threads call, change settings and
 clear caches, and the GIL is free while kernels compute."""
 
-import contextlib
 import itertools
-import sys
 import sysconfig
 import threading
 import time
@@ -12,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import DTYPES, SAMPLES, child, operator, run
+from cases import DTYPES, SAMPLES, child, meanwhile, operator, run, switching_often
 
 import convt
 from convt import _core
@@ -28,17 +26,6 @@ KINDS = {
     "winograd": ({}, {"algorithm": "winograd"}),
     "scatter": ({}, {"algorithm": "scatter"}),
 }
-
-
-@contextlib.contextmanager
-def switching_often():
-    """Make threads switch as often as possible, so that they meet in as many places as possible."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 def at_once(works):
@@ -83,7 +70,7 @@ def test_one_operator_gives_sixteen_threads_the_bits_of_one(kind):
 def test_operators_at_once_while_plans_threads_and_caches_change(monkeypatch):
     monkeypatch.setattr(keep, "OPERATOR_PLANS", 20_000)
     made = [prepared(kind, [(2 + n, 8 - n) for n in range(4)]) for kind in KINDS]
-    over = threading.Event()
+    numbers = itertools.cycle((1, 2))
 
     def worker(op, case, pairs):
         right = True
@@ -96,75 +83,42 @@ def test_operators_at_once_while_plans_threads_and_caches_change(monkeypatch):
                 right &= run(case, small, filter, bias).tobytes() == operator(case, filter, bias)(small).tobytes()
         return right
 
-    def changes():
-        for n in itertools.cycle((1, 2)):
-            if over.is_set():
-                return True
-            convt.set_num_threads(n)
-            convt.clear_caches()
-            time.sleep(0.1)
+    def change():
+        convt.set_num_threads(next(numbers))
+        convt.clear_caches()
+        time.sleep(0.1)
 
-    changing = threading.Thread(target=changes)
-    changing.start()
-    try:
+    with meanwhile(change):
         assert all(at_once(lambda each=each: worker(*each) for each in made))
-    finally:
-        over.set()
-        changing.join()
 
 
 def test_caches_are_cleared_while_operators_are_made():
-    filter, over, failed = np.ones((2, 2, 1), np.float32), threading.Event(), []
+    filter = np.ones((2, 2, 1), np.float32)
     operators = [convt.ConvTranspose(filter) for _ in range(2000)]  # enough that threads switch meanwhile
 
-    def clearing():
-        try:
-            while not over.is_set():
-                convt.clear_caches()
-        except RuntimeError as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=clearing)
-    with switching_often():
-        thread.start()
-        try:
-            for _ in range(1000):
-                operators.append(convt.ConvTranspose(filter))
-                if failed:
-                    break
-        finally:
-            over.set()
-            thread.join()
-    assert not failed
+    with switching_often(), meanwhile(convt.clear_caches):
+        for _ in range(1000):
+            operators.append(convt.ConvTranspose(filter))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("data_format", ["NXC", "NCX"])
 def test_a_long_call_does_not_hold_the_gil(data_format, dtype):
     """Check that another thread advances during a call, which is possible only if the call releases the GIL."""
-    ticks, over = [0], threading.Event()
+    ticks = [0]
 
-    def ticking():
-        while not over.is_set():
-            ticks[0] += 1
-            time.sleep(0.0005)
+    def tick():
+        ticks[0] += 1
+        time.sleep(0.0005)
 
     kind = DTYPES[dtype][0]
     op = convt.ConvTranspose(np.ones((5, 5, 128, 128), kind), data_format=data_format, backend="native", algorithm="direct")
     data = np.ones((1, 160, 160, 128) if data_format == "NXC" else (1, 128, 160, 160), kind)
     out = op(data)
-    thread, interval = threading.Thread(target=ticking), sys.getswitchinterval()
-    sys.setswitchinterval(100)
-    thread.start()
-    try:
-        with convt.num_threads(1):
-            before, start = ticks[0], time.perf_counter()
-            op(data, out=out)
-            seconds, found = time.perf_counter() - start, ticks[0] - before
-    finally:
-        sys.setswitchinterval(interval)
-        over.set()
-        thread.join()
+    with switching_often(100), meanwhile(tick), convt.num_threads(1):
+        before, start = ticks[0], time.perf_counter()
+        op(data, out=out)
+        seconds, found = time.perf_counter() - start, ticks[0] - before
     assert found > 3, (seconds, found)
 
 
