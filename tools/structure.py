@@ -22,7 +22,7 @@ ELSEWHERE = {
     "convt._core": "_run", "convt.kernels": "_run", "convt._version": "_base", "convt.tuning": "_plan", "convt": "_call",
     "convt.__main__": "_cli",
 }  # fmt: skip
-LONGEST_FUNCTION, LONGEST_CLASS = 80, 150  # lines, without the docstring
+LONGEST_FUNCTION, LONGEST_CLASS = 80, 150  # lines without docstrings
 _IMPORT = re.compile(r"^[ \t]*from (\.*)([\w.]*) c?import (\([^)]*\)|[^\n#]*)|^[ \t]*c?import ([\w., \t]+)", re.M)
 
 
@@ -131,18 +131,24 @@ def too_long():
 
 
 def _blocks(path):
-    """Yield (is a class, name, lines without the docstring) of a Python file."""
+    """Yield (is a class, name, lines without docstrings) of a Python file."""
+    kinds = ast.FunctionDef, ast.ClassDef
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            first = node.body[0]
-            has_text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-            text = first.end_lineno - first.lineno + 1 if has_text else 0
+        if isinstance(node, kinds):
+            text = sum(_docstring_lines(each) for each in ast.walk(node) if isinstance(each, kinds))
             yield isinstance(node, ast.ClassDef), node.name, node.end_lineno - node.lineno + 1 - text
 
 
+def _docstring_lines(node):
+    """Return the number of lines of the docstring of a function or class."""
+    first = node.body[0]
+    is_text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    return first.end_lineno - first.lineno + 1 if is_text else 0
+
+
 def _cython_blocks(path):
-    """Yield (is a class, name, lines) of a Cython file."""
-    text = path.read_text(encoding="utf-8").splitlines()
+    """Yield (is a class, name, lines without docstrings) of a Cython file."""
+    text = re.sub(r'^ +"""(?:[^"]|"(?!""))*"""\n', "", path.read_text(encoding="utf-8"), flags=re.M).splitlines()
     for at, line in enumerate(text):
         start = re.match(r"( *)(?:c?p?def|class|cdef class) ?(?:inline )?(?:(class) )?[^(=\n]*?(\w+)[(:]", line)
         if not start or "enum" in line or "extern" in line:
