@@ -211,7 +211,8 @@ cdef class PanelRecipe(PackRecipe):
             t = c.window_taps[c.window_start[t] + convt_quotient(c.at[n], self.stage_channels * self.k.nr)]
         return from_ + offset_of(taps[t]) + low * self.si * self.k.s_size
 
-    cdef bint pack_tap(self, PackClass *c, int64_t n, int64_t t, int64_t low, int64_t last, char *src, char *dst) noexcept nogil:
+    cdef bint pack_tap(self, PackClass *c, int64_t n, int64_t t, int64_t low, int64_t last, char *src,
+                       char *dst) noexcept nogil:
         """Pack in-channels [low, last) of tap ``t`` of the n-th panel to ``dst``. Return as `pack_job`.
 
         ``src`` is the filter of the channel group.
@@ -234,7 +235,8 @@ cdef class PanelRecipe(PackRecipe):
             column += count
         return wrong or (not k.parts and not self.packed_finite(dst, (last - low) * row))
 
-    cdef int64_t piece(self, PackClass *c, int64_t column, int64_t end, char *src, char **from_, int64_t **taps) noexcept nogil:
+    cdef int64_t piece(self, PackClass *c, int64_t column, int64_t end, char *src, char **from_,
+                       int64_t **taps) noexcept nogil:
         """Return the number of columns from ``column`` on, below ``end``, that have a constant stride in the filter.
 
         ``from_`` receives the address of the first one without the tap's offset, ``taps`` the tap offsets of its phase.

@@ -395,8 +395,8 @@ cdef int64_t count_strips(DirectPlan plan, DirectTask *w) noexcept nogil:
     """Return the number of strips of a task.
 
     With one strip, a panel multiplies all rows before the next panel, so that the task reads each panel once. Vectors always
-    use one strip; AMX does if weights are large. With several strips, a strip is packed just before all panels multiply it, so that
-    whole output rows are written in one go. Several strips gain nothing if rows are read in place and only once.
+    use one strip; AMX does if weights are large. With several strips, a strip is packed just before all panels multiply it, so
+    that whole output rows are written in one go. Several strips gain nothing if rows are read in place and only once.
     """
     cdef DirectClass *c = w.c
     cdef int64_t panels = w.p1 - w.p0

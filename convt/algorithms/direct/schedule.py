@@ -214,7 +214,8 @@ def cut(problem, unit, here, shapes, total, threads):
         target = max(total / (share * threads), 1.0)
         cuts = [shape.tasks(target, height, threads) for _, _, shape in shapes]
         tasks = [
-            (each[-1], problem.groups * count * each[1] * each[3]) for each, (_, count, _) in zip(cuts, shapes, strict=True)
+            (each.work, problem.groups * count * each.blocks * each.panel_blocks)
+            for each, (_, count, _) in zip(cuts, shapes, strict=True)
         ]
         tasks.sort(reverse=True)
         many = sum([count for _, count in tasks]) > common.BALANCED_TASKS * threads
@@ -229,6 +230,7 @@ def cut(problem, unit, here, shapes, total, threads):
 
 
 def _class(runs, count, shape, division):
+    """Return the Class of a Shape and its `Division`."""
     block, blocks, panel_block, panel_blocks, span, work = division
     pair_rows, strip = shape.order(block)
     packed = shape.packed > 0 or shape.terms.problem.order is not None  # depth chunks of an order may begin anywhere

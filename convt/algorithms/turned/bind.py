@@ -13,7 +13,7 @@ from .loops import TurnedPlan, TurnedRecipe
 from .schedule import NAMES, Class, flattened, merges
 
 
-class ClassTables(NamedTuple):
+class TurnedTables(NamedTuple):
     """What the loops need about a class, which has one run per axis: its decisions and its tables."""
 
     decided: Class
@@ -63,13 +63,13 @@ def _flat_strides(problem, strides):
 
 
 def _tables(problem, runs, groups, c, pack, out_strides, info):
-    """Return the `ClassTables` of a class, which has these runs."""
+    """Return the `TurnedTables` of a class, which has these runs."""
     chosen = [of_axis[run.group] for of_axis, run in zip(groups, runs, strict=True)]
     totals = [len(group.offsets) for group in chosen]
     *outer, last = runs
     steps = [stride // ITEMSIZE[problem.dtype] for stride in out_strides[1:-2]]
     phases = list(itertools.product(*(range(len(run.first_out)) for run in outer)))
-    return ClassTables(
+    return TurnedTables(
         decided=c,
         runs=runs,
         chunks=tables.depth_chunks([run.tap_range for run in runs], totals, info.filled(problem.ci), info.kstep, 0),

@@ -179,7 +179,7 @@ cdef struct TurnedTask:
     convt_tile t
 
 
-cdef struct Tiles:
+cdef struct TileGroup:
     # Tiles of equal height that one kernel call multiplies by a panel.
     int64_t count
     int64_t unit, units      # first unit of rows, and number of units
@@ -204,7 +204,7 @@ cdef class TurnedPlan(NativePlan):
     cdef bint direct_store   # tiles store directly if a panel is one piece: one phase, contiguous pixels
 
     def __init__(self, str name, problem, TurnedRecipe recipe, in_strides, out_strides, classes, schedule):
-        """``classes`` are the `ClassTables` that bind.py makes."""
+        """``classes`` are the `TurnedTables` that bind.py makes."""
         self.open_plan(name, problem, recipe.k, in_strides, out_strides, schedule.execution)
         cdef const convt_kernels *k = self.k
         cdef TurnedClass *c
@@ -249,7 +249,7 @@ cdef class TurnedPlan(NativePlan):
 
 
 cdef fill_class(TurnedPlan plan, TurnedClass *c, given):
-    """Fill a TurnedClass from the `ClassTables` of bind.py."""
+    """Fill a TurnedClass from the `TurnedTables` of bind.py."""
     decided, runs, keep = given.decided, given.runs, plan.keep
     c.count, c.pixels = keep_table(keep, [run.count for run in runs]), decided.pixels
     c.block, c.blocks, c.call_tiles = decided.block, decided.blocks, decided.call_tiles
@@ -297,7 +297,7 @@ cdef void multiply_tiles(TurnedPlan plan, TurnedTask *w) noexcept nogil:
     """Multiply the next tiles of equal height by all panels, and store their outputs."""
     cdef const convt_kernels *k = plan.k
     cdef TurnedClass *c = w.c
-    cdef Tiles v
+    cdef TileGroup v
     cdef int64_t n, panel, row_bytes = plan.phases * c.pack.lda * k.e_size
     v.unit, v.count, v.bits = c.unit[w.first], 1, 0
     while w.first + v.count < w.last and v.count < c.call_tiles and (
@@ -314,7 +314,7 @@ cdef void multiply_tiles(TurnedPlan plan, TurnedTask *w) noexcept nogil:
         multiply_panel(plan, w, &v, panel)
 
 
-cdef void multiply_panel(TurnedPlan plan, TurnedTask *w, Tiles *v, int64_t panel) noexcept nogil:
+cdef void multiply_panel(TurnedPlan plan, TurnedTask *w, TileGroup *v, int64_t panel) noexcept nogil:
     """Multiply tiles by a panel, one depth chunk after the other, and store their outputs."""
     cdef const convt_kernels *k = plan.k
     cdef TurnedClass *c = w.c
@@ -511,7 +511,7 @@ cdef bint can_store_directly(TurnedPlan plan, TurnedTask *w, int64_t panel, ptrd
     return True
 
 
-cdef void prefetch_units(TurnedPlan plan, TurnedTask *w, Tiles *v, int64_t panel) noexcept nogil:
+cdef void prefetch_units(TurnedPlan plan, TurnedTask *w, TileGroup *v, int64_t panel) noexcept nogil:
     """Prefetch the output rows into which tiles will store a panel."""
     cdef TurnedClass *c = w.c
     cdef int64_t n, u, x = plan.nd - 1, at, x0
@@ -527,7 +527,7 @@ cdef void prefetch_units(TurnedPlan plan, TurnedTask *w, Tiles *v, int64_t panel
                                   plan.phases * piece[1] * plan.k.s_size)
 
 
-cdef void store_units(TurnedPlan plan, TurnedTask *w, Tiles *tiles, int64_t panel) noexcept nogil:
+cdef void store_units(TurnedPlan plan, TurnedTask *w, TileGroup *tiles, int64_t panel) noexcept nogil:
     """Interleave the phases of tiles of a panel, which `sums` holds, into the output."""
     cdef const convt_kernels *k = plan.k
     cdef TurnedClass *c = w.c

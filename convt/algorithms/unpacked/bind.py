@@ -12,7 +12,7 @@ from .loops import UnpackedPlan, UnpackedRecipe
 from .schedule import NAME
 
 
-class Tables(NamedTuple):
+class UnpackedTables(NamedTuple):
     """The tables of the loops."""
 
     products: np.ndarray  # [output of an image][term] index of a product of an out-channel
@@ -33,7 +33,7 @@ def bind(schedule, in_strides, out_strides, recipe):
     taps, pixels = gathered_products(problem._replace(co=1, groups=1))
     missing = math.prod(problem.kernel)
     ins, outs = ([stride // item for stride in strides[:-1]] for strides in (in_strides, out_strides))
-    tables = Tables(
+    tables = UnpackedTables(
         products=np.where(taps < missing, pixels * schedule.ld + taps, math.prod(problem.in_sizes) * schedule.ld),
         runs=_runs((problem.batch, *problem.in_sizes), ins),
         out_rows=_offsets((problem.batch, *problem.out_sizes[:-1]), outs[:-1]),

@@ -96,7 +96,7 @@ cdef class UnpackedPlan(NativePlan):
     cdef UnpackedRegions at
 
     def __init__(self, str name, schedule, UnpackedRecipe recipe, in_strides, out_strides, tables):
-        """``tables`` are the `Tables` of bind.py."""
+        """``tables`` are the `UnpackedTables` of bind.py."""
         problem = schedule.problem
         self.open_plan(name, problem, recipe.k, in_strides, out_strides, schedule.execution)
         self.recipe, self.keep, self.dense = recipe, [], tables.dense
