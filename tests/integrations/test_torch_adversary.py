@@ -1,5 +1,4 @@
-"""Tests of convt.torch in programs that change classes, functions, modes and tensors while it is in use. Each program runs with
-an accelerated model and with torch's own, and results, errors and effects are compared."""
+"""Tests of convt.torch in programs that change classes, functions, modes and tensors while it is in use."""
 
 import contextlib
 import copy
