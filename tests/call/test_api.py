@@ -444,12 +444,6 @@ def test_torch_tensors_that_can_not_be_shared_are_named(name, make):
         run(DENSE, *arrays, out=make(torch.zeros(DENSE.out_shape)))
 
 
-def test_jax_arrays_are_shared():
-    jax = pytest.importorskip("jax")
-    arrays = DENSE.arrays()
-    DENSE.check(run(DENSE, *map(jax.numpy.asarray, arrays)), *arrays)
-
-
 def test_shared_memory_lives_as_long_as_it_is_used():
     torch = pytest.importorskip("torch")
     for _ in range(50):
