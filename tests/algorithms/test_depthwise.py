@@ -1,6 +1,4 @@
-"""Tests of the depthwise algorithm against the float64 definition in cases.py. They cover cells, which hold several j of a
-phase in one vector, input rows that are kept from one output row to the next, and the edges of both. Most cases use small
-integers, whose sums are exact. NaN around the arrays reveals reads outside them."""
+"""Tests of the depthwise algorithm against the float64 definition in cases.py."""
 
 import itertools
 from dataclasses import replace

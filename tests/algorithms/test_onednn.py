@@ -8,7 +8,6 @@ import pickle
 import re
 import shutil
 import subprocess
-import sys
 import textwrap
 import time
 from pathlib import Path
@@ -24,6 +23,7 @@ from cases import (
     SAMPLES,
     Out,
     cases,
+    child,
     copy_in,
     in_threads,
     matrix_unit,
@@ -54,14 +54,10 @@ def onednn(case, data, filter, bias, **more):
 
 
 def python(code, **environment):
-    """Run code in a process of its own and return its standard output. oneDNN is searched as usual unless ``environment`` says
-    otherwise."""
-    env = {k: v for k, v in os.environ.items() if k not in ("CONVT_ONEDNN_LIB", "CONVT_BACKEND")}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], env={**env, **environment}, capture_output=True, text=True, cwd=ROOT
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    """Run code in a process of its own and return its standard output."""
+    status, out, errors = child(textwrap.dedent(code), timeout=300, **environment)
+    assert status == 0, errors
+    return out
 
 
 # ---------------------------------------------------------------- results

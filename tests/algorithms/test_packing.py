@@ -66,8 +66,6 @@ def test_no_weight_that_is_not_finite_is_overlooked(name, dtype, isa):
         assert finite()
 
 
-# ---------------------------------------------------------------- weights that tasks pack on the fly
-
 # data, filter, keywords: channels that are not a multiple of a step of depth or of a panel; several classes, some at the
 # window's edge; taps that are left out where they reach no input; few rows, multiplied with two panels at once; groups; several
 # tap windows

@@ -1,7 +1,4 @@
-"""Tests that results are bitwise equal: from call to call, and where docs/reliability.md says so between ways to call.
-
-The problems are small, because on few pixels functions and operators choose different algorithms most often.
-"""
+"""Tests that results are bitwise equal: from call to call, and where docs/reliability.md says so between ways to call."""
 
 import itertools
 import math
@@ -88,9 +85,6 @@ def test_a_filter_with_repeated_elements_with_out_and_without(axis):
     assert same(run(case, data, filter, bias), run(case, data, filter, bias, out=out), run(case, data, filter, bias))
     with pytest.raises(ValueError, match="out: got an array that overlaps filter"):
         run(case, data, filter, bias, out=memory[: out.size].reshape(out.shape))
-
-
-# ---------------------------------------------------------------- PyTorch
 
 
 @pytest.fixture

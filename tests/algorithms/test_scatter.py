@@ -8,10 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cases import (
-    CURVED_ACTIVATIONS,
     DATA_FORMATS,
     DTYPES,
-    EXACT_ACTIVATIONS,
     INPUT_MEMORY,
     Case,
     Out,
@@ -302,16 +300,6 @@ def test_a_filter_out_of_range_is_left_to_scatter(number):
     for _ in range(2):
         assert op(data).tobytes() == run(case, data, spoilt, bias, algorithm="matrix_scatter").tobytes() == want
         assert run(case, data, filter, bias, algorithm="matrix_scatter").tobytes() == good
-
-
-@needs_amx
-@pytest.mark.parametrize("activation", [*EXACT_ACTIVATIONS, *CURVED_ACTIVATIONS])
-def test_activations_of_few_lanes(activation):
-    for case in PROBLEMS.values():
-        case = replace(case, activation=activation)
-        arrays = case.arrays()
-        for name in ("scatter", "matrix_scatter"):
-            case.check(run(case, *arrays, algorithm=name), *arrays)
 
 
 @needs_amx

@@ -1,5 +1,4 @@
-"""Tests of weights that come with a call and are not packed: they are reordered first, or multiplied in place. Results are
-compared with the float64 definition in cases.py or with packed weights."""
+"""Tests of weights that come with a call and are not packed: they are reordered first, or multiplied in place."""
 
 import itertools
 

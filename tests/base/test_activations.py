@@ -1,8 +1,4 @@
-"""Tests of every activation, with several parameters each, on every backend, dtype and layout.
-
-Each row of the table runs. Rows of oneDNN are skipped only where it is not installed; a dtype that it does not have must be
-refused.
-"""
+"""Tests of every activation, with several parameters each, on every backend, dtype and layout."""
 
 import re
 from dataclasses import replace

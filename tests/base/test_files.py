@@ -220,9 +220,6 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch, at):
     assert path.read_text() == "old" and left(tmp_path) == ["file"]
 
 
-# ---------------------------------------------------------------- locks
-
-
 def test_a_lock_is_waited_for(tmp_path):
     path, order = tmp_path / "file", []
 
@@ -255,9 +252,6 @@ def test_two_names_of_a_file_have_one_lock(tmp_path):
     (tmp_path / "link").symlink_to("file")
     with files.locked(tmp_path / "link"):
         assert (tmp_path / "file.lock").exists()
-
-
-# ---------------------------------------------------------------- commands
 
 
 def refuses(type, text, why, what):

@@ -79,9 +79,6 @@ def test_the_shipped_file_is_the_table():
     assert {entry[1:] for entry in entries} == {("f32", "NXC", False)}
 
 
-# ---------------------------------------------------------------- knobs
-
-
 def read(tmp_path, text, note=pytest.fail):
     path = tmp_path / "file.batch"
     path.write_text(text)

@@ -18,9 +18,6 @@ def rand(shape, seed=0, dtype=f32):
     return np.random.default_rng(seed).standard_normal(shape, f32).astype(dtype)
 
 
-# ------------------------------------------------------------------------------------------------ update
-
-
 @pytest.mark.parametrize("filter_format", FORMATS)
 @pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
 def test_updated_weights_are_used_and_plans_are_kept(filter_format, bias):
@@ -167,9 +164,6 @@ def test_update_packs_only_what_is_kept():
     assert op._plans.weights.bytes == kept > 0
 
 
-# ------------------------------------------------------------------------------------------------ ONNX
-
-
 @pytest.mark.parametrize(
     "keywords",
     [
@@ -213,8 +207,6 @@ def test_names_in_errors_of_the_onnx_operator():
         with pytest.raises(error, match=match):
             call()
 
-
-# ------------------------------------------------------------------------------------------------ OpenVINO
 
 PADS = {"strides": [2, 2], "pads_begin": [1, 0], "pads_end": [0, 1], "dilations": [1, 1]}
 

@@ -1,5 +1,4 @@
-"""Tests of layers on the command line: the JSON format, which the benchmark also reads, and the nodes of ONNX models. Errors
-are compared line by line."""
+"""Tests of layers on the command line: the JSON format, which the benchmark also reads, and the nodes of ONNX models."""
 
 import json
 import re
@@ -23,9 +22,6 @@ def refusals(arguments, capsys):
         cli.main(arguments)
     assert stopped.value.code == 1
     return capsys.readouterr().err.splitlines()
-
-
-# ------------------------------------------------------------------------------------------------ JSON
 
 
 def test_a_row_has_defaults_and_an_integer_stands_for_every_axis():
@@ -128,9 +124,6 @@ def test_an_argument_that_is_neither_file_nor_json_is_named(tmp_path, capsys):
     assert "layer: got 'nowhere.onnx', neither a file nor JSON" in line
     (line,) = refusals(["plan", json.dumps(ROW), "--shape", "X=1"], capsys)
     assert "--shape: got a shape with " in line and "wanted it with an ONNX file only" in line
-
-
-# ------------------------------------------------------------------------------------------------ ONNX models
 
 
 def model_of(path, nodes, inputs, weights, value_info=()):

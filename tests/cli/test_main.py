@@ -26,9 +26,6 @@ def _op(**more):
     return convt.ConvTranspose(np.ones((4, 4, 64, 32), np.float32), strides=2, pads_begin=1, pads_end=1, **more)
 
 
-# ------------------------------------------------------------------------------------------------ text that describes plans
-
-
 def test_a_plan_says_why():
     plan = _op(backend="native").plan((1, 16, 12, 64))
     text = plan.explain()
@@ -73,9 +70,6 @@ def test_what_keeps_weights_from_an_algorithm_is_the_reason():
     weights[0, 0, 0, 0] = np.nan
     text = convt.ConvTranspose(weights, strides=2, backend="native").plan((1, 16, 12, 64)).explain()
     assert "why: NaN or Inf in the filter" in text
-
-
-# ------------------------------------------------------------------------------------------------ the command line
 
 
 def test_info(capsys):

@@ -148,9 +148,6 @@ def test_the_help_says_the_exit_codes(capsys):
     assert code == 0 and "The exit code is 0 if " in printed and "130 after Ctrl-C" in printed and "--version" in printed
 
 
-# ------------------------------------------------------------------------------------------------ signals and pipes
-
-
 def test_ctrl_c_is_one_line_and_code_130(monkeypatch, capsys):
     def interrupted(*_):
         raise KeyboardInterrupt

@@ -35,6 +35,11 @@ def parser(package, description):
     return found
 
 
+def main(package, description, arguments=None):
+    """Run the command of a fuzzer without options of its own."""
+    return run(package, parser(package, description).parse_args(arguments))
+
+
 def run(package, options, *more):
     """Do what the options ask for, and return the exit status. ``more`` are arguments of the package's ``draw.case``."""
     draw, report = _module(package, "draw"), _module(package, "report")

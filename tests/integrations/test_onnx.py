@@ -4,13 +4,12 @@ onnxruntime.
 The padding rules are tested in test_padding.py. Tests that need onnx or onnxruntime are skipped if it is not installed.
 """
 
-import subprocess
-import sys
 import warnings
 
 import ml_dtypes
 import numpy as np
 import pytest
+from cases import child
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -318,10 +317,6 @@ def test_backend_has_one_device():
 # ---------------------------------------------------------------------------------------------- import of onnx on demand
 
 
-def _python(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-
 def test_onnx_is_imported_only_for_the_operator_and_the_backend():
     code = """if True:
         import sys, numpy as np, convt, convt.onnx, convt.openvino
@@ -330,8 +325,8 @@ def test_onnx_is_imported_only_for_the_operator_and_the_backend():
         assert {"Backend", "ConvTranspose", "conv_transpose"} <= set(dir(convt.onnx))
         assert "onnx" not in sys.modules and "openvino" not in sys.modules
     """
-    result = _python(code)
-    assert result.returncode == 0, result.stderr
+    code, _, errors = child(code)
+    assert code == 0, errors
 
 
 def test_every_public_name_is_in_all():
@@ -345,10 +340,10 @@ def test_every_public_name_is_in_all():
 
 @pytest.mark.parametrize("name", ["Backend", "ConvTranspose"])
 def test_without_onnx_the_error_says_how_to_install_it(name):
-    result = _python(f"import sys; sys.modules['onnx'] = None; import convt.onnx; convt.onnx.{name}")
-    assert result.returncode == 1
-    last = result.stderr.strip().splitlines()[-1]
-    assert last == f'ImportError: convt.onnx.{name} needs the onnx package: pip install "convt[onnx]"'
+    code, _, errors = child(f"import sys; sys.modules['onnx'] = None; import convt.onnx; convt.onnx.{name}")
+    assert code == 1
+    wanted = f'ImportError: convt.onnx.{name} needs the onnx package: pip install "convt[onnx]"'
+    assert errors.strip().splitlines()[-1] == wanted
 
 
 def test_unknown_name():

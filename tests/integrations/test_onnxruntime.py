@@ -3,14 +3,13 @@ ONNX's test cases and convt.onnx."""
 
 import doctest
 import gc
-import subprocess
 import sys
 import weakref
 
 import ml_dtypes
 import numpy as np
 import pytest
-from cases import in_threads
+from cases import child, in_threads
 from onnx_models import OPSET, both, conv, info, model_of, norm, onnx, onnxruntime, plain, same, weights
 
 import convt
@@ -402,6 +401,5 @@ def test_the_class_example_runs():
 
 
 def test_without_onnx_runtime_the_error_says_how_to_install_it():
-    code = "import sys; sys.modules['onnxruntime'] = None\nimport convt.onnxruntime"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert 'pip install "convt[onnxruntime]"' in done.stderr
+    errors = child("import sys; sys.modules['onnxruntime'] = None\nimport convt.onnxruntime")[2]
+    assert 'pip install "convt[onnxruntime]"' in errors

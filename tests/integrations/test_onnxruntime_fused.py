@@ -101,9 +101,6 @@ def test_repeated_sums_are_computed_without_python(monkeypatch):
     assert len(computed) == 3  # the first of each shape of S, and every broadcast one
 
 
-# ---------------------------------------------------------------- scale
-
-
 @pytest.mark.parametrize("dims", [(6, 1, 1), (1, 6, 1, 1)])
 @pytest.mark.parametrize(
     "followers", [("Mul",), ("Mul", "Add"), ("Add", "Mul", "Add"), ("Mul", "Add", "Relu"), ("Mul", "Relu")], ids=" ".join
@@ -156,9 +153,6 @@ def test_what_convt_refuses_gets_onnxruntimes_scale(followers):
     np.testing.assert_allclose(session.run(None, {"X": X})[0], theirs.run(None, {"X": X})[0], rtol=1e-5, atol=1e-5)
 
 
-# ---------------------------------------------------------------- nodes that ONNX Runtime refuses
-
-
 MISTAKES = {
     "attribute of another type": (helper.make_node("BatchNormalization", ["A", *"sbmv"], ["Y"], momentum="text"), 17),
     "integer": (helper.make_node("LeakyRelu", ["A"], ["Y"], alpha=1), 17),
@@ -199,9 +193,6 @@ def test_a_follower_that_onnxruntime_refuses_is_refused(name, place):
     model = mistaken(name, place).SerializeToString()
     error, message = both(lambda kind: kind(model, providers=["CPUExecutionProvider"]))
     assert issubclass(error, Exception) and message
-
-
-# ---------------------------------------------------------------- PRelu
 
 
 @pytest.mark.parametrize("dims, served", [

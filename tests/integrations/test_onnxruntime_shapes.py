@@ -1,7 +1,4 @@
-"""Tests of the shapes that convt's session declares and believes.
-
-Outputs, declared inputs and outputs, warnings and errors are compared with those of ONNX Runtime's own session.
-"""
+"""Tests of the shapes that convt's session declares and believes."""
 
 import numpy as np
 import pytest
@@ -187,9 +184,6 @@ def test_negative_sizes(shape, capfd):
     nodes = [conv(pads=[2, 1, 2, 1]), conv(output="Z")]
     session = alike(model_of(nodes, {"X": shape}, ("Y", "Z"), {"W": W}), [{"X": X[:, :, :1, :1]}], capfd)
     assert "ONNX Runtime infers the shape" in session.report.kept["Y"]
-
-
-# ------------------------------------------------------------------------------------------------ words of the report
 
 
 def test_the_report_says_that_a_branch_is_never_taken(capfd):

@@ -58,9 +58,6 @@ def agree(session, theirs, feed=None):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * largest)
 
 
-# ---------------------------------------------------------------- values of the session's options
-
-
 @pytest.mark.parametrize("level", ["ORT_ENABLE_ALL", "ORT_DISABLE_ALL"])
 @pytest.mark.parametrize("name", ["Q", "S", "Z", "P", "n_scale", "n_var", "W", "nothing"])
 def test_values_of_the_options_come_first(name, level):
@@ -92,9 +89,6 @@ def test_values_of_another_shape(name, shape):
     agree(session, unoptimised(model, options))
 
 
-# ---------------------------------------------------------------- values in other files
-
-
 @pytest.mark.skipif(VERSION < (1, 22), reason="older versions have no option for the folder of external data")
 @pytest.mark.parametrize("way", ["file", "values of the options", "files of the options"])
 @pytest.mark.parametrize("make", [quantized_model, norm_model])
@@ -117,9 +111,6 @@ def test_values_outside_the_model_are_read_as_those_inside(make, way, tmp_path, 
     session, inside = InferenceSession(path, options), InferenceSession(model)
     assert session.report == inside.report and len(session.report.packed) == 1
     agree(session, plain(model))
-
-
-# ---------------------------------------------------------------- one name in two branches
 
 
 def branches(first, second):
@@ -161,8 +152,6 @@ def test_a_branch_that_shares_quantized_weights():
         assert len(session.report.packed) == 3
 
 
-# ---------------------------------------------------------------- what is printed
-
 PRINT = """
 import sys; sys.path[:0] = {paths!r}
 import numpy as np, onnxruntime, convt.onnxruntime
@@ -197,8 +186,6 @@ def test_warnings_are_those_of_onnxruntime(make, tmp_path):
     found = [printed(module, tmp_path / "m.onnx") for module in ("onnxruntime", "convt.onnxruntime")]
     assert found[0] == found[1]
 
-
-# ---------------------------------------------------------------- values for which fusion could change results
 
 LARGE, SMALL, TINY = 1e20, 1e-25, 1e-42
 FACTORS = {

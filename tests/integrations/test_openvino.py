@@ -111,9 +111,6 @@ def test_errors(function, arguments, error, match):
         function(**{"data": X, "filter": W, **REQUIRED, **arguments})
 
 
-# -------------------------------------------------------------------------------------------------- OpenVINO's runtime
-
-
 @st.composite
 def problems(draw):
     """Draw (data, filter, attributes, output_shape) of small integers. With groups, the filter has one axis more."""

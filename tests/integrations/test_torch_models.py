@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 from cases import child
+from fuzz.models.perform import agree
 from torch_cases import FUNCTIONS, MODULES, OP, close, each_rank, reset_torch, torch  # noqa: F401
 
 import convt
@@ -169,44 +170,21 @@ def test_sequentials_compute_together(rank, activation):
         close(model(x), plain)  # torch rounds after each module, so its result may be far from the exact sum
 
 
+FOLLOWED = [
+    *(how.format(name) for name in ("0].weight", "0].bias", "1].weight", "1].bias", "1].running_mean", "1].running_var")
+      for how in ("model[{}.data.mul_(1.5)", "by_numpy(model[{}, 1.1)")),
+    "model[1].eps = 0.1", "model[2] = nn.LeakyReLU(0.5)", "model[2].negative_slope = 0.25",
+    "hook = model[0].register_forward_hook(lambda *a: seen.append(a[2].clone()))", "hook.remove()",
+    "model[2].register_forward_hook(lambda m, i, o: o + 1)", "model[1] = nn.Identity()", "del model[1]", "model.train()",
+]  # fmt: skip
+
+
 def test_what_is_computed_together_follows_every_change():
-    model, x = chain(2, torch.nn.ReLU()), torch.randn(2, 4, 5, 5)
-    ct.accelerate(model)
-    plain = copy.deepcopy(model)
-    seen = []
-
-    def changes():
-        yield "nothing"
-        for name in ("0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var"):
-            model.state_dict()[name].mul_(1.5)
-            yield name
-            model.state_dict()[name].numpy()[...] *= 1.1
-            yield f"{name} by NumPy"
-        model[1].eps = 0.1
-        yield "eps"
-        model[2] = torch.nn.LeakyReLU(0.5)
-        yield "another activation"
-        model[2].negative_slope = 0.25
-        yield "another slope"
-        hook = model[0].register_forward_hook(lambda *a: seen.append(a[2].clone()))
-        yield "a hook"
-        hook.remove()
-        model[2].register_forward_hook(lambda m, i, o: o + 1)
-        yield "a hook that changes the result"
-        model[1] = torch.nn.Identity()
-        yield "no norm"
-        del model[1]
-        yield "fewer modules"
-        model.train()
-        yield "training"
-
-    with torch.no_grad():
-        for what in changes():
-            plain = ct.restore(copy.deepcopy(model))
-            for _ in range(3):
-                close(model(x), plain(x))
-            assert what
-    assert len(seen) >= 3 and float(seen[0].min()) < 0
+    calls = "with torch.no_grad(): y = [model(x), model(x), model(x), [each.min() for each in seen]]"
+    made = "model = nn.Sequential(nn.ConvTranspose2d(4, 6, 4, 2, 1), nn.BatchNorm2d(6), nn.ReLU(), nn.Identity()).eval()"
+    begin = [made, "randomize(model)", "x, seen = tensor(0, 2, 4, 5, 5), []", "ct.accelerate(model)", calls]
+    found = agree("\n".join([*begin, *(line for change in FOLLOWED for line in (change, calls))]))
+    assert not any(each.error for each in found)
 
 
 def test_sequentials_elsewhere():
@@ -446,16 +424,10 @@ def test_opcheck_with_a_precision(precision):
 
 
 def test_the_slope_of_a_prelu_is_read_at_each_call():
-    model, x = chain(2, torch.nn.PReLU(), norm=False), torch.randn(2, 4, 5, 5)
-    plain, report = copy.deepcopy(model), ct.accelerate(model)[1]
-    assert report.fused == {"0": ("PReLU",)}
-    for slope in (0.25, -2.0, 0.0, float("nan"), float("inf"), 0.5):
-        for each in (model, plain):
-            torch.nn.init.constant_(each[1].weight, slope)
-        with torch.no_grad():
-            for _ in range(2):
-                torch.testing.assert_close(model(x), plain(x), rtol=1e-4, atol=1e-4, equal_nan=True)
-    for each in (model, plain):
-        each[1].double()  # torch refuses to multiply float32 outputs by it
-        with torch.no_grad(), pytest.raises(RuntimeError):
-            each(x)
+    slopes = "0.25", "-2.0", "0.0", "float('nan')", "float('inf')", "0.5"
+    changes = *(f"nn.init.constant_(model[1].weight, {slope})" for slope in slopes), "model[1].double()"  # torch refuses this
+    calls = "with torch.no_grad(): y = [model(x), model(x)]"
+    text = "model = nn.Sequential(nn.ConvTranspose2d(4, 6, 4, 2, 1), nn.PReLU()).eval()\nx = tensor(0, 2, 4, 5, 5)\n"
+    text += "model, report = ct.accelerate(model)\n" + "".join(f"{change}\n{calls}\n" for change in changes)
+    *found, last = agree(text)
+    assert not any(each.error for each in found) and last.error[0] == "RuntimeError"

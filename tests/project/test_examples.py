@@ -27,7 +27,7 @@ def test_example(name, made, most, needs, tmp_path):
 def test_the_generator_is_the_definition():
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     example = runpy.run_path(str(EXAMPLES / "generator.py"))
-    image = example["photograph"]()[:128, :128]
+    image = example["photograph"]()[:96, :96]
     pictures = [example["generated"](*example["generator"](image, backend)) for backend in ("native", "reference")]
     np.testing.assert_allclose(*pictures, rtol=0, atol=1e-3)
 

@@ -1,5 +1,4 @@
-"""Tests of the instruction set: the one that is asked for runs. They check what plans report, the sizes of register tiles,
-rounding, the environment variable, and the machine code."""
+"""Tests of the instruction set: the one that is asked for runs."""
 
 import ast
 import platform
@@ -170,9 +169,6 @@ for case in SAMPLES.values():
 def test_weights_packed_for_one_isa_never_meet_kernels_of_another(first, isa):
     code, _, errors = child(_MOVED, first, isa)
     assert code == 0, errors[-2000:]
-
-
-# ---------------------------------------------------------------- the code itself
 
 
 def _code():

@@ -3,11 +3,10 @@ own OpenMP library."""
 
 import importlib.util
 import itertools
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from cases import child
 
 import convt
 from convt import _core
@@ -37,9 +36,9 @@ HERE = [name for name, there in THERE.items() if there()]
 def openmp_libraries(order):
     """Return the files of the OpenMP libraries in a process that makes these calls in order."""
     code = "\n".join([START, *(CALLS[name] for name in order), END])
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    status, out, errors = child(code)
+    assert status == 0, errors
+    return out.splitlines()
 
 
 @pytest.mark.parametrize("order", [*itertools.permutations(HERE)], ids=" ".join)

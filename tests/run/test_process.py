@@ -115,7 +115,8 @@ def test_the_process_is_left_as_it_was(dtype):
 
 def test_an_import_leaves_the_process_as_it_was():
     script = """
-import numpy, ml_dtypes, test_process
+import numpy, ml_dtypes
+from run import test_process
 before = test_process.state()
 import importlib, sys
 for name in [name for name in sys.modules if name.partition(".")[0] == "convt"]:

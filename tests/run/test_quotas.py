@@ -142,9 +142,6 @@ def test_a_process_with_a_quota_uses_as_many_threads():
         assert out.startswith("1 a quota of 1.5 cores ("), out
 
 
-# ---------------------------------------------------------------- memory
-
-
 @pytest.mark.parametrize("files, want", [
     ({"memory.max": "1000000000\n"}, "memory.max"),
     ({"memory.max": "max\n"}, None),
@@ -201,8 +198,6 @@ except MemoryError as error:
         assert f" bytes, wanted at most {size} bytes of memory, the limit of the control group (/" in out
 
 
-# ---------------------------------------------------------------- places of OpenMP
-
 _THREADS = "import convt; print(convt.get_num_threads(), convt.show_config(mode='dicts')['threads set by'])"
 TWO = sorted(os.sched_getaffinity(0))[:2] if hasattr(os, "sched_getaffinity") else []
 ONE_PLACE = "the places of OpenMP (OMP_PLACES, OMP_PROC_BIND)"
@@ -212,7 +207,7 @@ needs_places = pytest.mark.skipif(
 
 
 @needs_places
-@pytest.mark.parametrize("first", ["", "import numpy", "import torch"])
+@pytest.mark.parametrize("first", ["", "import torch"])
 @pytest.mark.parametrize("settings, one", [
     ({"OMP_PROC_BIND": "true"}, False),
     ({"OMP_PROC_BIND": "close"}, False),

@@ -18,6 +18,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented
 
 import convt.onnxruntime
 
+from ..oracle import same_bits
 from . import build, oracle
 
 
@@ -193,7 +194,7 @@ class _Comparison:
         for name, mine, other in zip(names, got.result, want.result, strict=True):
             if (mine.shape, mine.dtype) != (other.shape, other.dtype):
                 raise Fault("shape", f"{name}: convt: {mine.shape} {mine.dtype}, ONNX Runtime: {other.shape} {other.dtype}")
-            if _same_bits(mine, other):
+            if same_bits(mine, other):
                 self.told["equal elements"] += mine.size
                 continue
             if limits is None:
@@ -330,8 +331,3 @@ def _outputs(session, names, feed, how):
         values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(value) for name, value in feed.items()}
         return [each.numpy() for each in session.run_with_ort_values(names, values)]
     return session.run(names, feed)
-
-
-def _same_bits(a, b):
-    bits = [np.ascontiguousarray(each).view(f"u{each.itemsize}") for each in (a, b)]
-    return bool(((bits[0] == bits[1]) | (np.isnan(a) & np.isnan(b))).all())

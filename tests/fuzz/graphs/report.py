@@ -2,7 +2,17 @@
 
 from collections import Counter
 
-from . import source
+import onnx.printer
+
+from . import build
+
+_TEST = """
+from fuzz.graphs.perform import perform
+
+
+def test_that_convt_does_as_onnxruntime():
+    perform({})
+"""
 
 
 def replayable(case, told):
@@ -10,8 +20,9 @@ def replayable(case, told):
 
 
 def shown(case, told):
-    """Yield lines that describe a case: the case as a test, and counts."""
-    yield source.test_of(case)
+    """Yield lines that describe a case: its model in ONNX's text syntax, the case as a test, and counts."""
+    yield onnx.printer.to_text(build.build(case).model)
+    yield _TEST.format(case)
     yield from (f"{n} {name}" for name, n in Counter(told).items())
 
 
