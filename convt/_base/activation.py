@@ -1,4 +1,4 @@
-"""Fused activations: names, parameters, and reference implementations in NumPy."""
+"""The table of fused activations: names, parameters, reference implementations in NumPy, and names in ONNX and PyTorch."""
 
 import math
 import numbers
@@ -16,22 +16,34 @@ class Activation(NamedTuple):
     function: Callable  # (x, a, b), with x a float64 array
     parameters: tuple = ()  # names of the numbers that the user gives
     constants: tuple = ()  # a and b of a function without parameters that has two numbers in oneDNN
+    onnx: tuple = ()  # ONNX operator, and (attribute, default) for each parameter
+    torch: tuple = ()  # class in torch.nn, and the attribute of each parameter
 
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 # kernels/convt_kernels.h defines the codes that the kernels use.
 ACTIVATIONS = {
     "none": Activation(lambda x, a, b: x),
-    "relu": Activation(lambda x, a, b: np.where(x < 0, 0.0, x)),
-    "leaky_relu": Activation(lambda x, a, b: np.where(x < 0, a * x, x), ("slope",)),
-    "clip": Activation(lambda x, a, b: np.where(x < a, a, np.where(x > b, b, x)), ("low", "high")),
-    "tanh": Activation(lambda x, a, b: np.tanh(x)),
-    "sigmoid": Activation(lambda x, a, b: 1.0 / (1.0 + np.exp(-x))),
-    "gelu": Activation(lambda x, a, b: 0.5 * x * (1.0 + _erf(x * math.sqrt(0.5)))),
-    "swish": Activation(lambda x, a, b: x / (1.0 + np.exp(-a * x)), constants=(1.0, 0.0)),
-    "elu": Activation(lambda x, a, b: np.where(x < 0, a * np.expm1(x), x), ("alpha",)),
-    "hard_swish": Activation(lambda x, a, b: x * np.clip(a * x + b, 0.0, 1.0), constants=(1.0 / 6.0, 0.5)),
-}
+    "relu": Activation(lambda x, a, b: np.where(x < 0, 0.0, x), onnx=("Relu",), torch=("ReLU",)),
+    "leaky_relu": Activation(
+        lambda x, a, b: np.where(x < 0, a * x, x), ("slope",),
+        onnx=("LeakyRelu", ("alpha", 0.01)), torch=("LeakyReLU", "negative_slope"),
+    ),
+    "clip": Activation(
+        lambda x, a, b: np.where(x < a, a, np.where(x > b, b, x)), ("low", "high"), torch=("ReLU6", "min_val", "max_val")
+    ),
+    "tanh": Activation(lambda x, a, b: np.tanh(x), onnx=("Tanh",), torch=("Tanh",)),
+    "sigmoid": Activation(lambda x, a, b: 1.0 / (1.0 + np.exp(-x)), onnx=("Sigmoid",), torch=("Sigmoid",)),
+    "gelu": Activation(lambda x, a, b: 0.5 * x * (1.0 + _erf(x * math.sqrt(0.5))), onnx=("Gelu",), torch=("GELU",)),
+    "swish": Activation(lambda x, a, b: x / (1.0 + np.exp(-a * x)), constants=(1.0, 0.0), torch=("SiLU",)),
+    "elu": Activation(
+        lambda x, a, b: np.where(x < 0, a * np.expm1(x), x), ("alpha",), onnx=("Elu", ("alpha", 1.0)), torch=("ELU", "alpha")
+    ),
+    "hard_swish": Activation(
+        lambda x, a, b: x * np.clip(a * x + b, 0.0, 1.0), constants=(1.0 / 6.0, 0.5),
+        onnx=("HardSwish",), torch=("Hardswish",),
+    ),
+}  # fmt: skip
 
 
 def parse(activation):
