@@ -30,7 +30,7 @@ from onnx_models import weights as _weights
 import convt
 import convt.onnx
 import convt.onnxruntime
-from convt.onnxruntime import _node
+from convt.onnxruntime import _host, _node
 
 X2 = _weights(2, 6, 5, 7)
 
@@ -378,7 +378,7 @@ def test_a_session_gives_back_its_nodes():
     node = weakref.ref(session.nodes["Y"])
     del session
     gc.collect()
-    assert node() is None and not _node.sessions
+    assert node() is None and not _host.sessions
 
 
 # ------------------------------------------------------------------------------------------------ refused arguments
