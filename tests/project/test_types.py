@@ -17,7 +17,7 @@ import convt.onnx
 import convt.openvino
 
 HERE = Path(__file__).parent
-SETTINGS = HERE.with_name("pyproject.toml")
+SETTINGS = HERE.parents[1] / "pyproject.toml"
 OPTIONAL = ("dask", "onnx", "onnxruntime", "torch")
 
 everything = pytest.mark.skipif(
