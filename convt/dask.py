@@ -6,6 +6,7 @@ halo: some elements before and after that input chunk, which `dask.array.overlap
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from typing import TYPE_CHECKING, Any
@@ -143,31 +144,25 @@ def _cuts(chunks: Sequence[int], before: int, stride: int, out: int) -> list[tup
     return [(max(0, start - before), first, end) for start, first, end in zip(starts, [0, *ends], ends, strict=False)]
 
 
+@dataclasses.dataclass(eq=False)
 class _Block:
     """The computation of a chunk. Each worker receives this object once."""
 
-    def __init__(
-        self,
-        op: operator.ConvTranspose,
-        threads: int,
-        first: int,
-        cuts: list[list[tuple[int, int, int]]],
-        whole: Problem,
-        finite: bool,
-    ) -> None:
-        self.op, self.threads, self.first, self.cuts, self.whole, self.finite = op, threads, first, cuts, whole, finite
+    op: operator.ConvTranspose
+    threads: int
+    first: int  # the first spatial axis
+    cuts: list[list[tuple[int, int, int]]]  # `_cuts` of each spatial axis
+    whole: Problem
+    finite: bool  # whether all weights are finite
 
     def part(self, data: NDArray[Any], block_id: tuple[int, ...]) -> Problem:
         """Return the problem of a chunk."""
         sizes = data.shape[self.first : self.first + self.whole.rank]
         starts, firsts, stops = zip(*(cuts[block_id[self.first + n]] for n, cuts in enumerate(self.cuts)), strict=True)
         axes = zip(firsts, self.whole.begin, starts, self.whole.strides, strict=True)
-        part = self.whole._replace(
-            batch=data.shape[0],
-            in_sizes=sizes,
-            begin=tuple(first + begin - start * s for first, begin, start, s in axes),
-            out_sizes=tuple(stop - first for first, stop in zip(firsts, stops, strict=True)),
-        )
+        begin = tuple(first + begin - start * s for first, begin, start, s in axes)
+        outs = tuple(stop - first for first, stop in zip(firsts, stops, strict=True))
+        part = self.whole._replace(batch=data.shape[0], in_sizes=sizes, begin=begin, out_sizes=outs)
         if self.op._attributes.algorithm != "direct" or 0 in part.out_shape:
             return part
         whole = order.order_of(self.whole, self.finite, machine.current())

@@ -93,9 +93,8 @@ def convolution_backprop_data(
     >>> convt.openvino.convolution_backprop_data(x, w, [4], **attributes).tolist()
     [[[1.0, 12.0, 123.0, 230.0]]]
     """
-    return _call(
-        "IOX", data, filter, output_shape, strides, pads_begin, pads_end, dilations, auto_pad, output_padding, precision
-    )  # fmt: skip
+    given = strides, pads_begin, pads_end, dilations, auto_pad, output_padding, precision
+    return _compute("IOX", data, filter, output_shape, given)
 
 
 @overload
@@ -130,32 +129,25 @@ def group_convolution_backprop_data(
     ... ).shape
     (1, 8, 447, 447)
     """
-    return _call(
-        "GIOX", data, filter, output_shape, strides, pads_begin, pads_end, dilations, auto_pad, output_padding, precision
-    )  # fmt: skip
+    given = strides, pads_begin, pads_end, dilations, auto_pad, output_padding, precision
+    return _compute("GIOX", data, filter, output_shape, given)
 
 
-def _call(
-    filter_format: str, data: Array, filter: Array, output_shape: Integers | None, strides: Integers, pads_begin: Integers,
-    pads_end: Integers, dilations: Integers, auto_pad: OpenvinoAutoPad, output_padding: Integers | None,
-    precision: Precision,
-) -> Any:  # fmt: skip
-    """Compute either operator; their filter formats differ."""
-    attributes = _attributes(filter_format, strides, pads_begin, pads_end, dilations, auto_pad, output_padding, precision)
-    attributes["output_shape"] = output_shape
-    return api.one_shot(padding.OPENVINO, data, filter, None, attributes, tuple(attributes.values()))
+_NAMES = ("strides", "pads_begin", "pads_end", "dilations", "auto_pad", "output_padding", "precision")
 
 
-def _attributes(
-    filter_format: str, strides: Integers, pads_begin: Integers, pads_end: Integers, dilations: Integers,
-    auto_pad: OpenvinoAutoPad, output_padding: Integers | None, precision: Precision,
-) -> dict[str, Any]:  # fmt: skip
-    """Return the attributes as keywords of convt."""
-    return dict(
-        strides=strides, pads_begin=pads_begin, pads_end=pads_end, dilations=dilations, auto_pad=auto_pad,
-        output_padding=0 if output_padding is None else output_padding, data_format="NCX", filter_format=filter_format,
-        precision=precision,
-    )  # fmt: skip
+def _compute(filter_format: str, data: Array, filter: Array, output_shape: Integers | None, given: tuple[Any, ...]) -> Any:
+    """Compute either operator; their filter formats differ. ``given`` are the values of _NAMES."""
+    keywords = _keywords(filter_format, given) | {"output_shape": output_shape}
+    return api.one_shot(padding.OPENVINO, data, filter, None, keywords, tuple(keywords.values()))
+
+
+def _keywords(filter_format: str, given: tuple[Any, ...]) -> dict[str, Any]:
+    """Return the keywords of convt for an operator's filter format and the values of _NAMES."""
+    keywords = dict(zip(_NAMES, given, strict=True), data_format="NCX", filter_format=filter_format)
+    if keywords["output_padding"] is None:
+        keywords["output_padding"] = 0
+    return keywords
 
 
 class ConvolutionBackpropData(operator.ConvTranspose[DType]):
@@ -199,10 +191,8 @@ class ConvolutionBackpropData(operator.ConvTranspose[DType]):
         self, filter: Any, *, strides: Integers, pads_begin: Integers, pads_end: Integers, dilations: Integers,
         auto_pad: OpenvinoAutoPad = None, output_padding: Integers | None = None, precision: Precision = None,
     ) -> None:  # fmt: skip
-        keywords = _attributes(
-            self._FILTER_FORMAT, strides, pads_begin, pads_end, dilations, auto_pad, output_padding, precision
-        )  # fmt: skip
-        attributes, view, _ = api.parse(filter, None, padding.OPENVINO, **keywords)
+        given = strides, pads_begin, pads_end, dilations, auto_pad, output_padding, precision
+        attributes, view, _ = api.parse(filter, None, padding.OPENVINO, **_keywords(self._FILTER_FORMAT, given))
         self._set(attributes, view.copy(order="K"), None)
 
     @overload
@@ -244,9 +234,7 @@ class ConvolutionBackpropData(operator.ConvTranspose[DType]):
         attributes = self._with_output_shape(output_shape)
         return self._compute(self._plans, attributes, check.array("data", data), out, add)[0]
 
-    def output_shape(
-        self, shape: Iterable[SupportsIndex], output_shape: Integers | None = None
-    ) -> tuple[int, ...]:  # fmt: skip
+    def output_shape(self, shape: Iterable[SupportsIndex], output_shape: Integers | None = None) -> tuple[int, ...]:
         """Return the output shape for a data shape, as `convt.ConvTranspose.output_shape`, and an optional output_shape."""
         return super().output_shape(shape) if output_shape is None else self._shaped(output_shape).output_shape(shape)
 

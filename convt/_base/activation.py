@@ -1,4 +1,4 @@
-"""Fused activations: names, parameters, and reference implementations in NumPy."""
+"""The table of fused activations: names, parameters, reference implementations in NumPy, and names in ONNX and PyTorch."""
 
 import math
 import numbers
@@ -19,21 +19,41 @@ class Activation(NamedTuple):
     onednn_kind: int  # its number, 0 for none
     parameters: tuple = ()  # names of the numbers that the user gives
     constants: tuple = ()  # a and b of a function without parameters, for kernels and oneDNN
+    onnx: tuple = ()  # ONNX operator, and (attribute, default) for each parameter
+    torch: tuple = ()  # class in torch.nn, and the attribute of each parameter
 
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 ACTIVATIONS = {
     "none": Activation(lambda x, a, b: x, 0, "", 0),
-    "relu": Activation(lambda x, a, b: np.where(x < 0, 0.0, x), 1, "relu", 0x20, constants=(0.0, math.inf)),
-    "leaky_relu": Activation(lambda x, a, b: np.where(x < 0, a * x, x), 2, "relu", 0x20, ("slope",)),
-    "clip": Activation(lambda x, a, b: np.where(x < a, a, np.where(x > b, b, x)), 1, "clip", 0x2E, ("low", "high")),
-    "tanh": Activation(lambda x, a, b: np.tanh(x), 3, "tanh", 0x21),
-    "sigmoid": Activation(lambda x, a, b: 1.0 / (1.0 + np.exp(-x)), 4, "logistic", 0x29),
-    "gelu": Activation(lambda x, a, b: 0.5 * x * (1.0 + _erf(x * math.sqrt(0.5))), 5, "gelu_erf", 0x31),
-    "swish": Activation(lambda x, a, b: x / (1.0 + np.exp(-a * x)), 6, "swish", 0x2C, constants=(1.0, 0.0)),
-    "elu": Activation(lambda x, a, b: np.where(x < 0, a * np.expm1(x), x), 7, "elu", 0x22, ("alpha",)),
-    "hard_swish": Activation(lambda x, a, b: x * np.clip(a * x + b, 0, 1), 8, "hardswish", 0x34, constants=(1.0 / 6.0, 0.5)),
-}
+    "relu": Activation(
+        lambda x, a, b: np.where(x < 0, 0.0, x), 1, "relu", 0x20, constants=(0.0, math.inf), onnx=("Relu",), torch=("ReLU",)
+    ),
+    "leaky_relu": Activation(
+        lambda x, a, b: np.where(x < 0, a * x, x), 2, "relu", 0x20, ("slope",),
+        onnx=("LeakyRelu", ("alpha", 0.01)), torch=("LeakyReLU", "negative_slope"),
+    ),
+    "clip": Activation(
+        lambda x, a, b: np.where(x < a, a, np.where(x > b, b, x)), 1, "clip", 0x2E, ("low", "high"),
+        torch=("ReLU6", "min_val", "max_val"),
+    ),
+    "tanh": Activation(lambda x, a, b: np.tanh(x), 3, "tanh", 0x21, onnx=("Tanh",), torch=("Tanh",)),
+    "sigmoid": Activation(
+        lambda x, a, b: 1.0 / (1.0 + np.exp(-x)), 4, "logistic", 0x29, onnx=("Sigmoid",), torch=("Sigmoid",)
+    ),
+    "gelu": Activation(
+        lambda x, a, b: 0.5 * x * (1.0 + _erf(x * math.sqrt(0.5))), 5, "gelu_erf", 0x31, onnx=("Gelu",), torch=("GELU",)
+    ),
+    "swish": Activation(lambda x, a, b: x / (1.0 + np.exp(-a * x)), 6, "swish", 0x2C, constants=(1.0, 0.0), torch=("SiLU",)),
+    "elu": Activation(
+        lambda x, a, b: np.where(x < 0, a * np.expm1(x), x), 7, "elu", 0x22, ("alpha",),
+        onnx=("Elu", ("alpha", 1.0)), torch=("ELU", "alpha"),
+    ),
+    "hard_swish": Activation(
+        lambda x, a, b: x * np.clip(a * x + b, 0.0, 1.0), 8, "hardswish", 0x34, constants=(1.0 / 6.0, 0.5),
+        onnx=("HardSwish",), torch=("Hardswish",),
+    ),
+}  # fmt: skip
 
 
 def parse(activation):

@@ -6,19 +6,13 @@ import operator
 import sys
 from collections.abc import Mapping, Set
 
-import ml_dtypes
 import numpy as np
 
-from . import dlpack, words
+from . import dlpack, dtypes, words
 
 INT64_MAX = 2**63 - 1
 
-DTYPES = {
-    np.dtype(np.float32): "float32",
-    np.dtype(np.float64): "float64",
-    np.dtype(np.float16): "float16",
-    np.dtype(ml_dtypes.bfloat16): "bfloat16",
-}
+DTYPES = {each.dtype: each.dtype.name for each in dtypes.COMPUTED}
 
 
 def integer(name, value, minimum):

@@ -11,6 +11,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 import ml_dtypes
 import numpy as np
 
+from . import dtypes
+
 cimport numpy as cnp
 
 cnp.import_array()
@@ -57,13 +59,7 @@ cdef struct DLManagedTensorVersioned:
 cdef enum:
     READ_ONLY_OR_COPIED = 3  # flags of a versioned capsule; what is written to a copy would not reach the producer's array
 
-_KINDS = {
-    (0, 8): "i1", (0, 16): "i2", (0, 32): "i4", (0, 64): "i8",
-    (1, 8): "u1", (1, 16): "u2", (1, 32): "u4", (1, 64): "u8",
-    (2, 16): "f2", (2, 32): "f4", (2, 64): "f8",
-    (4, 16): ml_dtypes.bfloat16,
-    (5, 64): "c8", (5, 128): "c16", (6, 8): "?",
-}
+_DTYPES = {(each.dlpack, 8 * each.dtype.itemsize): each.dtype for each in dtypes.ALL}
 
 
 cdef void _release(object capsule) noexcept:
@@ -100,10 +96,9 @@ def from_capsule(capsule, bint writeable=False):
     cdef int i
     if tensor.device.device_type != CPU:
         raise TypeError(f"device type {tensor.device.device_type}, wanted CPU memory")
-    kind = _KINDS.get((tensor.dtype.code, tensor.dtype.bits))
-    if kind is None or tensor.dtype.lanes != 1:
+    dtype = _DTYPES.get((tensor.dtype.code, tensor.dtype.bits))
+    if dtype is None or tensor.dtype.lanes != 1:
         raise TypeError(f"DLPack type code {tensor.dtype.code} of {tensor.dtype.bits} bits has no NumPy dtype")
-    dtype = np.dtype(kind)
     shape = tuple([tensor.shape[i] for i in range(tensor.ndim)])
     strides = None
     if tensor.strides != NULL:

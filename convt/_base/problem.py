@@ -3,17 +3,11 @@
 import math
 from typing import NamedTuple
 
-import ml_dtypes
-import numpy as np
+from . import dtypes
 
 PRECISIONS = ("highest", "high", "medium")  # for float32: as accurate as float32, TF32 or bfloat16 products
-ITEMSIZE = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
-NUMPY_DTYPE = {
-    "float32": np.dtype(np.float32),
-    "float64": np.dtype(np.float64),
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-}
+NUMPY_DTYPE = {each.dtype.name: each.dtype for each in dtypes.COMPUTED}
+ITEMSIZE = {name: dtype.itemsize for name, dtype in NUMPY_DTYPE.items()}
 
 
 class Problem(NamedTuple):

@@ -10,15 +10,15 @@ compares the two on a model.
     _rewrite        replacement of ConvTranspose nodes by convt's operator
     _scopes         graphs of a model: values by name, and their readers
     _fuse           fusion of a node with the bias, batch norm and activation that follow it
-    _quantized      weights that DequantizeLinear makes: a node reads and dequantizes them
+    _quantized      weights that DequantizeLinear makes: a node reads the quantized values
     _inputs         the inputs of convt's node
     _replaced       the ONNX nodes that a node replaces: shapes of outputs, and what convt refuses
     _differences    nodes for which ONNX Runtime's results differ from those of convt.onnx
     _functions      inlining of model functions
-    library         the custom-operator library that ONNX Runtime loads; its kernels call a node on tensors in place
-    known.pyx       input shapes seen before, computed without Python and the GIL
+    library.pyx     the custom-operator library that ONNX Runtime loads; its kernels call a node on tensors in place
     _node           one node: its packed weights and its computation
-    _host           exceptions in a node: calls that convt refuses, and exceptions of signal handlers
+    _parameters     the parameters of a node in a run: dequantized, with a norm or scale folded in
+    _host           sessions that are being created; exceptions in a node, of convt, ONNX Runtime and signal handlers
     __main__        the command that compares a model with and without convt
 """
 

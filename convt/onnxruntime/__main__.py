@@ -8,16 +8,19 @@ import sys
 import time
 
 import numpy as np
+import onnx
 import onnxruntime
 
+from .._base import dtypes
 from .._base.problem import PRECISIONS
 from . import InferenceSession
 
 SPINNING = 0.13  # seconds; ONNX Runtime's threads spin this long after a run and slow down whatever runs next
 
+# ONNX Runtime's name of an input's type -> the dtype of random arrays for the input
 _DTYPES = {
-    "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16, "tensor(int64)": np.int64,
-    "tensor(int32)": np.int32, "tensor(int8)": np.int8, "tensor(uint8)": np.uint8, "tensor(bool)": np.bool_,
+    f"tensor({onnx.TensorProto.DataType.Name(each.onnx).lower()})": each.dtype
+    for each in dtypes.ALL if each.dtype.kind in "fiub"
 }  # fmt: skip
 
 
@@ -39,14 +42,11 @@ def _random(each, shape, rng):
     """Return a random array for an input. ``shape`` is None for the shape that the model declares."""
     if each.type not in _DTYPES:
         raise ValueError(f"input {each.name}: got {each.type}, wanted an array by --input, or one of {', '.join(_DTYPES)}")
-    if shape is None:
-        if any(not isinstance(size, int) for size in each.shape):
-            sizes = ",".join(str(size) if isinstance(size, int) else "N" for size in each.shape)
-            raise ValueError(
-                f"input {each.name}: got no sizes for the open axes of {each.shape}, wanted --shape {each.name}={sizes}"
-            )
-        shape = each.shape
-    dtype = np.dtype(_DTYPES[each.type])
+    shape = each.shape if shape is None else shape
+    if any(not isinstance(size, int) for size in shape):
+        sizes = ",".join(str(size) if isinstance(size, int) else "N" for size in shape)
+        raise ValueError(f"input {each.name}: got no sizes for the open axes of {shape}, wanted --shape {each.name}={sizes}")
+    dtype = _DTYPES[each.type]
     values = rng.standard_normal(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
     return values.astype(dtype)
 
@@ -147,16 +147,16 @@ def _arrays(path):
         raise argparse.ArgumentTypeError(f"got {path!r}, wanted an .npz file of arrays named after inputs: {error}") from None
 
 
-def _number(kind, minimum):
+def _number(kind, what):
+    """Return a parser of numbers of at least 0."""
+
     def checked(text):
         try:
-            value = kind(text)
+            if 0 <= (value := kind(text)) < math.inf:
+                return value
         except ValueError:
-            value = None
-        if value is None or not minimum <= value < math.inf:
-            what = "an integer" if kind is int else "a number"
-            raise argparse.ArgumentTypeError(f"got {text!r}, wanted {what} >= {minimum}")
-        return value
+            pass
+        raise argparse.ArgumentTypeError(f"got {text!r}, wanted {what} >= 0")
 
     return checked
 
@@ -169,9 +169,10 @@ def main(arguments=None):
     parser.add_argument("--input", type=_arrays, default={}, metavar="FEED.npz", help="arrays for inputs, named after them")
     parser.add_argument("--precision", choices=PRECISIONS,
                         help="lowest precision that convt may use for float32 (default: CONVT_PRECISION)")  # fmt: skip
-    parser.add_argument("--threads", type=_number(int, 0), default=0,
+    parser.add_argument("--threads", type=_number(int, "an integer"), default=0,
                         help="threads of each session (default: 0, the number that each library uses)")  # fmt: skip
-    parser.add_argument("--budget", type=_number(float, 0), default=2.0, help="seconds to time each session (default: 2)")
+    parser.add_argument("--budget", type=_number(float, "a number"), default=2.0,
+                        help="seconds to time each session (default: 2)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     asked = parser.parse_args(arguments)
     try:
@@ -187,22 +188,22 @@ def main(arguments=None):
 
 def _text(found):
     """Format the results of `compare` as text."""
-    lines = []
+    lines, served = [], {node["name"] for node in found["nodes"]}
     for node in found["nodes"]:
         behind = "".join(f" + {each}" for each in node["with"])
         lines.append(f"{node['name']}: {node['in']} -> {node['out']} by {node['algorithm']}{behind}")
-    served = {node["name"] for node in found["nodes"]}
     for name, why in found["kept"].items():
         lines.append(f"{name}: {'some runs are ' if name in served else ''}left to ONNX Runtime because {why}")
     if not found["nodes"] and not found["kept"]:
         lines.append(f"convt computes no node of the model because {found['reason']}")
-    lines.append(f"ONNX Runtime: {found['onnxruntime_s'] * 1e3:.3f} ms; with convt: {found['convt_s'] * 1e3:.3f} ms; "
-                 f"speedup: {found['speed_up']:.2f}")  # fmt: skip
     own = found["own_difference"]
-    itself = "unknown" if own is None else f"{own:.1e}"
-    lines.append(f"largest relative difference of outputs: convt against ONNX Runtime {found['difference']:.1e}; "
-                 f"ONNX Runtime against itself without graph optimisations {itself}")  # fmt: skip
-    return "\n".join(lines)
+    return "\n".join([
+        *lines,
+        f"ONNX Runtime: {found['onnxruntime_s'] * 1e3:.3f} ms; with convt: {found['convt_s'] * 1e3:.3f} ms; "
+        f"speedup: {found['speed_up']:.2f}",
+        f"largest relative difference of outputs: convt against ONNX Runtime {found['difference']:.1e}; "
+        f"ONNX Runtime against itself without graph optimisations {'unknown' if own is None else f'{own:.1e}'}",
+    ])  # fmt: skip
 
 
 if __name__ == "__main__":

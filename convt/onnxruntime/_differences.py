@@ -5,24 +5,17 @@ which the two may differ are left to ONNX Runtime. The decision depends on a nod
 inputs' shapes and dtypes. tests/integrations/test_onnxruntime_differences.py compares the two on random nodes.
 """
 
-import ml_dtypes
 import numpy as np
 import onnx
 
+from .._base import dtypes
 from .._call import onnx_rules
 from . import _scopes
 
-_TYPES = {
-    "auto_pad": onnx.AttributeProto.STRING,
-    "group": onnx.AttributeProto.INT,
-    **dict.fromkeys(
-        ("dilations", "kernel_shape", "output_padding", "output_shape", "pads", "strides"), onnx.AttributeProto.INTS
-    ),
-}
-_DTYPES = {
-    onnx.TensorProto.FLOAT: np.float32, onnx.TensorProto.DOUBLE: np.float64, onnx.TensorProto.FLOAT16: np.float16,
-    onnx.TensorProto.BFLOAT16: ml_dtypes.bfloat16,
-}  # fmt: skip
+_LISTS = ("dilations", "kernel_shape", "output_padding", "output_shape", "pads", "strides")
+_TYPES = {"auto_pad": onnx.AttributeProto.STRING, "group": onnx.AttributeProto.INT}
+_TYPES |= dict.fromkeys(_LISTS, onnx.AttributeProto.INTS)
+_DTYPES = {each.onnx: each.dtype for each in dtypes.COMPUTED}
 _SAME = ("SAME_UPPER", "SAME_LOWER")
 
 
@@ -40,22 +33,30 @@ def difference(node, data, weights, bias, opset):
     if [] in values.values():
         return "one of its attributes is an empty list"
     kernel = values.get("kernel_shape") if weights.dims is None else list(weights.dims[2:])
-    why = _other_rules(values, data.dims, kernel, any(each.name == "pads" for each in node.attribute))
-    if why is None and weights.dims is not None and weights.kind in _DTYPES:
-        why = _refusal(values, weights, bias, opset)
+    why, filter = _other_rules(values, data.dims, kernel), _zeros(weights)
+    if why is None and filter is not None:
+        try:
+            onnx_rules.check(filter, _zeros(bias), onnx_rules.attributes(filter, **values, opset=opset))
+        except (ValueError, TypeError, MemoryError) as error:
+            return f"convt refuses it: {error}"
     return why
 
 
-def _other_rules(values, data, kernel, has_pads):
-    """Return how ONNX Runtime's rules for a node may differ from the specification, or None.
+def _zeros(value):
+    """Return an array of a value's shape and dtype without memory for its elements, or None if one of the two is unknown."""
+    known = value.dims is not None and value.kind in _DTYPES
+    return np.broadcast_to(np.zeros((), _DTYPES[value.kind]), value.dims) if known else None
 
-    ``data`` is the shape of X and ``kernel`` the kernel sizes; each is None if it is unknown. ``has_pads`` is whether the node
-    has the attribute pads, even one of zeros.
+
+def _other_rules(values, data, kernel):
+    """Return how ONNX Runtime's rules for a node with these attributes may differ from the specification, or None.
+
+    ``data`` is the shape of X and ``kernel`` the kernel sizes; each is None if it is unknown.
     """
     auto_pad, sizes = values.get("auto_pad", "NOTSET"), values.get("output_shape", [])
     if auto_pad not in ("NOTSET", "VALID", *_SAME):
         return f"its auto_pad is {auto_pad!r}, which the ONNX specification does not define"
-    if auto_pad != "NOTSET" and has_pads:
+    if auto_pad != "NOTSET" and "pads" in values:
         return "it has both auto_pad and pads, which ONNX Runtime refuses even if the pads are 0"
     if min(values.get("pads", [0])) < 0:
         return "it has a negative pad"
@@ -72,26 +73,11 @@ def _other_rules(values, data, kernel, has_pads):
     reaches = [(size - 1) * dilation + 1 for size, dilation in zip(kernel or [1] * rank, dilations, strict=True)]
     axes = range(rank)
     if sizes and any(paddings):
-        known = data is not None and kernel and len(data) == rank + 2
-        if not known:
+        if data is None or not kernel or len(data) != rank + 2:
             return "it has output_padding and output_shape, which ONNX Runtime may refuse together, and inputs of unknown shape"
         if any(sizes[n] - strides[n] * (data[n + 2] - 1) - reaches[n] >= strides[n] for n in axes):
             return "ONNX Runtime may refuse its output_padding together with its output_shape"
     if auto_pad in _SAME and not sizes and any(reaches[n] + paddings[n] < strides[n] for n in axes):
         known = "its kernel is" if kernel else "the shape of its weights is unknown, so its kernel may be"
         return f"{known} smaller than its stride, where ONNX Runtime's {auto_pad} differs from the specification"
-    return None
-
-
-def _refusal(values, weights, bias, opset):
-    """Return why convt refuses a node with weights of known shape and dtype, or None if convt accepts it."""
-    dtype = _DTYPES[weights.kind]
-    filter = np.broadcast_to(np.zeros((), dtype), weights.dims)
-    term = None
-    if bias.dims is not None and bias.kind in _DTYPES:
-        term = np.broadcast_to(np.zeros((), _DTYPES[bias.kind]), bias.dims)
-    try:
-        onnx_rules.check(filter, term, onnx_rules.attributes(filter, **values, opset=opset))
-    except (ValueError, TypeError, MemoryError) as error:
-        return f"convt refuses it: {error}"
     return None

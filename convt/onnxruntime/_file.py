@@ -17,26 +17,20 @@ from . import _scopes
 
 LARGE = 1 << 10  # bytes; smaller tensors stay in the message, because shape inference and rewriting may read them
 _CHUNK = 1 << 20
-_LEFT = "left"  # key of the external_data entry that records the position of a tensor left in the source: "start end"
-_NODE_WORD = "node"  # follows the position of the tensor of a Constant node
+_LEFT = "left"  # key of the external_data entry that records the offsets of a tensor left in the source: "start end"
+_NODE_WORD = "node"  # follows the offsets of the tensor of a Constant node
 
 # Field keys of ModelProto.graph, GraphProto.initializer and GraphProto.node.
 _GRAPH, _INITIALIZER, _NODE = 7 << 3 | 2, 5 << 3 | 2, 1 << 3 | 2
-# Field keys of TensorProto: name; raw_data, float_data and double_data; dims (unpacked and packed), data_type, name and
-# doc_string; external_data; and the encoded field data_location = EXTERNAL.
+# Field keys of TensorProto: name; raw_data, float_data and double_data; dims (also packed), data_type, name, doc_string.
 _NAME = 8 << 3 | 2
 _DATA = (9 << 3 | 2, 4 << 3 | 2, 10 << 3 | 2)
 _PLAIN = (1 << 3, 1 << 3 | 2, 2 << 3, _NAME, 12 << 3 | 2)
-_EXTERNAL = 13 << 3 | 2
-_IS_EXTERNAL = (bytes([14 << 3]), bytes([onnx.TensorProto.EXTERNAL]))
-# Field keys of a Constant node: output and attribute; in the attribute the tensor, and its name, type and doc_string; op_type
-# and domain with their permitted values; name and doc_string, which are ignored.
-_OUTPUT, _ATTRIBUTE, _TENSOR = 2 << 3 | 2, 5 << 3 | 2, 5 << 3 | 2
-_ATTRIBUTE_KEYS = (1 << 3 | 2, 20 << 3, 13 << 3 | 2)
-_REQUIRED = {4 << 3 | 2: (b"Constant",), 7 << 3 | 2: (b"", b"ai.onnx")}
-_IGNORED = (3 << 3 | 2, 6 << 3 | 2)
+# Field keys of NodeProto.attribute and AttributeProto.t; name, type and doc_string of an attribute.
+_ATTRIBUTE, _TENSOR = 5 << 3 | 2, 5 << 3 | 2
+_ATTRIBUTE_KEYS = {1 << 3 | 2, 20 << 3, 13 << 3 | 2}
 _SIZES = {1: 8, 5: 4}  # wire types of fixed size -> bytes
-_HEAD = 20  # bytes; the longest key and the varint after it fit
+_LONGEST_HEAD = 20  # bytes; the longest key and the varint after it fit
 
 
 class Source:
@@ -50,7 +44,7 @@ class Source:
         with self._opened() as file:
             text = b"".join(_without_data(file))
         self.model = onnx.ModelProto.FromString(text)
-        constants = [each for each in self.model.graph.initializer if _is_in_source(each) and _is_of_node(each)]
+        constants = [each for each in self.model.graph.initializer if _NODE_WORD in _place(each)]
         _scopes.list_initializers(self.model, constants)
         self.external = b"location" in text and bool(locations(self.model))
 
@@ -76,15 +70,15 @@ class Source:
         """
         tensors = list(model.graph.initializer)
         del model.graph.initializer[:]
-        model.graph.initializer.extend(each for each in tensors if not _is_in_source(each))
+        model.graph.initializer.extend(each for each in tensors if not _place(each))
         yield model.SerializeToString()
         with self._opened() as file:
-            for tensor in filter(_is_in_source, tensors):
-                start, end = _source_range(tensor)
-                name = tensor.name  # protobuf returns bytes if they are not valid UTF-8
-                name = _field(_NAME, name if isinstance(name, bytes) else name.encode())
-                head = _number(_INITIALIZER) + _number(end - start + len(name))
-                yield _number(_GRAPH) + _number(len(head) + end - start + len(name)) + head
+            for tensor in filter(_place, tensors):
+                start, end = map(int, _place(tensor)[:2])
+                name = _name(tensor.name)
+                size = end - start + len(name)
+                head = _head(_INITIALIZER, size)
+                yield _head(_GRAPH, len(head) + size) + head
                 for at in range(start, end, _CHUNK):
                     yield _read(file, at, min(at + _CHUNK, end))
                 yield name
@@ -92,7 +86,7 @@ class Source:
 
 def source_bytes(model):
     """Return the total bytes of the tensors of a model that were left in its source."""
-    return sum(end - start for start, end in (_source_range(each) for each in model.graph.initializer if _is_in_source(each)))
+    return sum(int(end) - int(start) for start, end, *_ in filter(None, map(_place, model.graph.initializer)))
 
 
 def locations(model):
@@ -113,18 +107,14 @@ def data_folder(model, path):
     folders = [os.path.realpath(named), os.path.dirname(os.path.realpath(path))]
     files = [os.path.realpath(os.path.join(named, entry.value)) for entry in entries]
     for entry, file in zip(entries, files, strict=True):
-        if os.path.isabs(entry.value) or not any(_within(file, each) for each in folders):
+        if os.path.isabs(entry.value) or not any(os.path.commonpath([file, each]) == each for each in folders):
             raise ValueError(f"its external data {entry.value!r} is outside the model's folder")
-    if all(_within(file, folders[0]) for file in files):
+    if os.path.commonpath([*files, folders[0]]) == folders[0]:
         return named
     common = os.path.commonpath(folders)
     for entry, file in zip(entries, files, strict=True):
         entry.value = os.path.relpath(file, common)
     return common
-
-
-def _within(file, folder):
-    return os.path.commonpath([file, folder]) == folder
 
 
 def _tensors(message):
@@ -143,29 +133,16 @@ _MAY_HAVE_TENSORS = {
 }  # fmt: skip
 
 
-def _is_in_source(tensor):
-    return bool(tensor.external_data) and tensor.external_data[0].key == _LEFT
-
-
-def _source_range(tensor):
-    """Return the start and end offsets, in the source, of the message of a tensor that was left there."""
-    start, end = tensor.external_data[0].value.split()[:2]
-    return int(start), int(end)
-
-
-def _is_of_node(tensor):
-    """Check whether a tensor that was left in the source is that of a Constant node."""
-    return tensor.external_data[0].value.endswith(_NODE_WORD)
+def _place(tensor):
+    """Return the words that record the position of a tensor that was left in the source; [] for another tensor."""
+    return next((each.value.split() for each in tensor.external_data[:1] if each.key == _LEFT), [])
 
 
 def _without_data(file):
     """Yield the bytes of a model without the data of large tensors."""
-    graph = lambda *place: _field(_GRAPH, b"".join(_without_data_graph(*place)))  # noqa: E731
+    changes = {_INITIALIZER: _without_data_tensor, _NODE: _without_data_constant}
+    graph = lambda *place: _field(_GRAPH, b"".join(_with_replacements(*place, changes)))  # noqa: E731
     return _with_replacements(file, 0, file.seek(0, os.SEEK_END), {_GRAPH: graph})
-
-
-def _without_data_graph(file, start, end):
-    return _with_replacements(file, start, end, {_INITIALIZER: _without_data_tensor, _NODE: _without_data_constant})
 
 
 def _with_replacements(file, start, end, changes):
@@ -184,10 +161,10 @@ def _with_replacements(file, start, end, changes):
     yield _read(file, done, end)
 
 
-def _without_data_tensor(file, start, end, name=b""):
+def _without_data_tensor(file, start, end, output=None):
     """Return the field of an initializer without its data, or None for a tensor with unexpected fields.
 
-    ``name`` is an encoded name field for the tensor of a Constant node.
+    ``output`` is the name of the initializer for the tensor of a Constant node, and None for another tensor.
     """
     kept, data = [], 0
     for key, at, _, stop in _fields(file, end, start):
@@ -197,10 +174,10 @@ def _without_data_tensor(file, start, end, name=b""):
             kept.append(_read(file, at, stop))
         else:
             return None
-    word = f" {_NODE_WORD}" if name else ""
-    place = _field(1 << 3 | 2, _LEFT.encode()) + _field(2 << 3 | 2, f"{start} {end}{word}".encode())
-    lean = b"".join([*kept, name, _field(_EXTERNAL, place), *_IS_EXTERNAL])
-    return _field(_INITIALIZER, lean) if data == 1 else None
+    tensor = onnx.TensorProto.FromString(b"".join([*kept, b"" if output is None else _name(output)]))
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key=_LEFT, value=f"{start} {end} {'' if output is None else _NODE_WORD}")
+    return _field(_INITIALIZER, tensor.SerializeToString()) if data == 1 else None
 
 
 def _without_data_constant(file, start, end):
@@ -208,27 +185,30 @@ def _without_data_constant(file, start, end):
 
     ONNX Runtime also replaces Constant nodes by initializers.
     """
-    output = tensor = None
-    for key, _, value, stop in _fields(file, end, start):
-        if key == _ATTRIBUTE and tensor is None:
-            parts = {key: (at, end) for key, _, at, end in _fields(file, stop, value)}
-            tensor = parts.pop(_TENSOR, None)
-            if tensor is None or not parts.keys() <= {*_ATTRIBUTE_KEYS}:
-                return None
-        elif key == _OUTPUT and output is None:
-            output = _read(file, value, stop)
-        elif key in _IGNORED:
-            pass
-        elif key not in _REQUIRED or _read(file, value, stop) not in _REQUIRED[key]:
+    tensors, others = [], []
+    for key, at, value, stop in _fields(file, end, start):
+        if key != _ATTRIBUTE:
+            others.append(_read(file, at, stop))
+            continue
+        parts = {key: (at, end) for key, _, at, end in _fields(file, stop, value)}
+        if tensors or parts.keys() - _ATTRIBUTE_KEYS != {_TENSOR}:
             return None
-    return None if tensor is None or not output else _without_data_tensor(file, *tensor, _field(_NAME, output))
+        tensors.append(parts[_TENSOR])
+    node = onnx.NodeProto.FromString(b"".join(others))
+    is_constant = tensors and _scopes.is_standard(node, "Constant") and len(node.output) == 1 and node.output[0]
+    return _without_data_tensor(file, *tensors[0], node.output[0]) if is_constant and not node.input else None
+
+
+def _name(name):
+    """Encode the name of a tensor. protobuf returns bytes if it is not valid UTF-8."""
+    return _field(_NAME, name if isinstance(name, bytes) else name.encode())
 
 
 def _fields(file, end, at):
     """Yield ``(key, start, start of the value, end)``, in file offsets, of each field of a message."""
     while at < end:
         file.seek(at)
-        head = file.read(_HEAD)
+        head = file.read(_LONGEST_HEAD)
         key, skipped = _next_number(head, 0)
         value = at + skipped
         if key & 7 == 2:
@@ -268,9 +248,14 @@ def _number(value):
     return bytes(written)
 
 
+def _head(key, size):
+    """Encode what precedes the value of a length-delimited field."""
+    return _number(key) + _number(size)
+
+
 def _field(key, value):
     """Encode a length-delimited field."""
-    return _number(key) + _number(len(value)) + value
+    return _head(key, len(value)) + value
 
 
 def _read(file, start, end):

@@ -21,24 +21,32 @@ def opset_of(model):
     return next((each.version for each in model.opset_import if each.domain in _scopes.STANDARD), 1)
 
 
-def key_of(function):
-    return function.domain, function.name, function.overload
+def key_of(each):
+    """Return the key of a function, or of the function that a node calls if it calls any."""
+    return each.domain, each.op_type if isinstance(each, onnx.NodeProto) else each.name, each.overload
+
+
+def _calls(body, functions):
+    """Return the keys of the functions that a graph or function calls."""
+    return [key for key in map(key_of, _scopes.all_nodes(body)) if key in functions]
+
+
+def _reached(bodies, functions):
+    """Return ``{key: function}`` of the functions that graphs or functions call, directly or through others."""
+    bodies, found = list(bodies), {}
+    for body in bodies:  # this list grows
+        for key in _calls(body, functions):
+            if key not in found:
+                found[key] = functions[key]
+                bodies.append(functions[key])
+    return found
 
 
 def transposed(model):
     """Return ``[(function or None, node)]``: the ConvTranspose nodes of a model, then those of the functions that it calls."""
-    functions = {key_of(each): each for each in model.functions}
-    found, seen, waiting = [], set(), [None]
-    while waiting:
-        function = waiting.pop(0)
-        for node in _scopes.all_nodes(model.graph if function is None else function):
-            key = node.domain, node.op_type, node.overload
-            if key in functions and key not in seen:
-                seen.add(key)
-                waiting.append(functions[key])
-            if is_transposed(node):
-                found.append((function, node))
-    return found
+    functions = _reached([model.graph], {key_of(each): each for each in model.functions}).values()
+    bodies = [(None, model.graph), *zip(functions, functions, strict=True)]
+    return [(function, node) for function, body in bodies for node in _scopes.all_nodes(body) if is_transposed(node)]
 
 
 def inlined(model):
@@ -51,39 +59,37 @@ def inlined(model):
     if not _functions_to_inline(functions):
         return model, {}
     _give_defaults(model, functions)
-    wanted = _functions_to_inline(functions)
-    opset, why = opset_of(model), {}
+    wanted, opset, why = _functions_to_inline(functions), opset_of(model), {}
     for key in wanted:
-        changed = _redefined_operator(functions[key], opset)
-        if changed:
+        if changed := _redefined_operator(functions[key], opset):
             own = opset_of(functions[key])
             why[key] = f"its opset is {own} and the model's is {opset}, where {changed}: give both the same opset"
-        else:
-            for each in functions[key].opset_import:
-                if each.domain in _scopes.STANDARD:
-                    each.version = opset
+            continue
+        for each in functions[key].opset_import:
+            if each.domain in _scopes.STANDARD:
+                each.version = opset
     try:
         model = inliner.inline_local_functions(model)
     except Exception as error:  # the inliner raises many classes
         return model, dict.fromkeys(wanted, f"onnx cannot inline it: {error}")
-    waiting = list(model.functions)  # functions that the inliner kept may call functions that it dropped: restore these
-    present = {key_of(each) for each in waiting}
-    while waiting:
-        for node in _scopes.all_nodes(waiting.pop()):
-            key = node.domain, node.op_type, node.overload
-            if key in functions and key not in present:
-                model.functions.append(functions[key])
-                present.add(key)
-                waiting.append(functions[key])
-    waiting = list(why)
-    while waiting:
-        caller = functions[waiting.pop(0)]
-        for node in _scopes.all_nodes(caller):
-            key = node.domain, node.op_type, node.overload
-            if key in functions and key not in why:
-                why[key] = f"function {caller.name} calls it and is not inlined either because {why[key_of(caller)]}"
-                waiting.append(key)
+    present = {key_of(each) for each in model.functions}  # these may call functions that the inliner dropped
+    dropped = {key: each for key, each in functions.items() if key not in present}
+    model.functions.extend(_reached(model.functions, dropped).values())
+    for caller in (callers := list(why)):  # this list grows
+        for key in _calls(functions[caller], functions):
+            if key not in why:
+                why[key] = f"function {functions[caller].name} calls it and is not inlined either because {why[caller]}"
+                callers.append(key)
     return model, why
+
+
+def _functions_to_inline(functions):
+    """Return the keys of the functions that contain a ConvTranspose, or call a function that does."""
+    calls = {key: {*_calls(each, functions)} for key, each in functions.items()}
+    found = [key for key, each in functions.items() if any(map(is_transposed, _scopes.all_nodes(each)))]
+    for called in found:  # this list grows
+        found += [key for key in functions if called in calls[key] and key not in found]
+    return found
 
 
 def _give_defaults(model, functions):
@@ -91,10 +97,10 @@ def _give_defaults(model, functions):
 
     ``functions`` maps the keys of the model's functions to them. Specialized copies are added to both.
     """
-    waiting, seen = [model.graph], set()
-    while waiting:
-        for node in _scopes.all_nodes(waiting.pop()):
-            called = functions.get((node.domain, node.op_type, node.overload))
+    bodies, seen = [model.graph], set()
+    for body in bodies:  # this list grows
+        for node in _scopes.all_nodes(body):
+            called = functions.get(key_of(node))
             if called is None:
                 continue
             given = {each.name for each in node.attribute}
@@ -105,13 +111,12 @@ def _give_defaults(model, functions):
                 node.op_type = called.name
             if key_of(called) not in seen:
                 seen.add(key_of(called))
-                waiting.append(called)
+                bodies.append(called)
 
 
 def _passed_on(node, absent, functions):
     """Return the attributes of a call in a function that are attributes of the function itself, which its caller omits."""
-    is_call = (node.domain, node.op_type, node.overload) in functions
-    return [each for each in node.attribute if is_call and each.ref_attr_name in absent]
+    return [each for each in node.attribute if each.ref_attr_name in absent] if key_of(node) in functions else []
 
 
 def _without_attributes(function, absent, model, functions):
@@ -126,18 +131,6 @@ def _without_attributes(function, absent, model, functions):
         model.functions.append(copy)
         functions[key_of(copy)] = model.functions[-1]
     return functions[key_of(copy)]
-
-
-def _functions_to_inline(functions):
-    """Return the keys of the functions that contain a ConvTranspose, or call a function that does."""
-    found, before = [], None
-    while len(found) != before:
-        before = len(found)
-        for key, function in functions.items():
-            nodes = () if key in found else _scopes.all_nodes(function)
-            if any(is_transposed(node) or (node.domain, node.op_type, node.overload) in found for node in nodes):
-                found.append(key)
-    return found
 
 
 def _redefined_operator(function, opset):

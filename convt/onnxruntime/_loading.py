@@ -32,6 +32,22 @@ class NotConverted(Exception):
         self.kept = dict.fromkeys(names, reason) if kept is None else kept
 
 
+class OtherProviders(NotConverted):
+    """The reason that a session uses an execution provider that does not run on CPUs."""
+
+
+class Refused(NotConverted):
+    """The reason why ONNX Runtime refuses a model with convt's nodes.
+
+    ``culprits`` maps names of nodes that are known to be refused to reasons.
+    """
+
+    def __init__(self, reason, names, culprits):
+        super().__init__(reason, names)
+        self.kept.update({name: f"convt refuses it: {why}" for name, why in culprits.items()})
+        self.culprits = culprits
+
+
 class Prepared(NamedTuple):
     """A model with convt's nodes, and the session options for it."""
 
@@ -59,18 +75,6 @@ class Prepared(NamedTuple):
             yield given
 
 
-class Refused(NotConverted):
-    """The reason why ONNX Runtime refuses a model with convt's nodes.
-
-    ``culprits`` maps names of nodes that are known to be refused to reasons.
-    """
-
-    def __init__(self, reason, names, culprits):
-        super().__init__(reason, names)
-        self.kept.update({name: f"convt refuses it: {why}" for name, why in culprits.items()})
-        self.culprits = culprits
-
-
 def prepared(path, data, options, providers, key, precision, tune=False, left_out=None):
     """Return the `Prepared` model of a path or bytes; raise `NotConverted` if convt computes none of its nodes.
 
@@ -83,11 +87,10 @@ def prepared(path, data, options, providers, key, precision, tune=False, left_ou
     if not names:
         raise NotConverted("the model has no ConvTranspose nodes")
     if others := other_providers(providers, options):
-        raise OtherProviders(others, names)
+        raise OtherProviders(f"the session uses {others[0]}", names)
     if domains := _other_domains(source.model):
-        raise NotConverted(
-            f"the model has operators of {domains[0]!r}, whose library cannot be read from session options", names
-        )
+        reason = f"the model has operators of {min(domains)!r}, whose library cannot be read from session options"
+        raise NotConverted(reason, names)
     copy = _options.copied(options)
     if path is not None and source.external and _config(copy, _FOLDER) is None:
         try:
@@ -96,9 +99,8 @@ def prepared(path, data, options, providers, key, precision, tune=False, left_ou
             raise NotConverted(str(error), names) from None
     copy.register_custom_ops_library(library.__file__)
     copy.optimized_model_filepath = ""
-    model, fused, kept = _rewrite.rewrite(
-        source.model, key, copy.intra_op_num_threads, precision, tune, left_out, copy.log_severity_level
-    )  # fmt: skip
+    threads, severity = copy.intra_op_num_threads, copy.log_severity_level
+    model, fused, kept = _rewrite.rewrite(source.model, key, threads, precision, tune, left_out, severity)
     if not fused:
         raise NotConverted("all of them are left to ONNX Runtime", kept=kept)
     if _rewrite.may_enlarge(model):
@@ -119,13 +121,6 @@ def other_providers(providers, options=None):
     return [name for name in names if name in onnxruntime.get_available_providers() and name not in _CPU]
 
 
-class OtherProviders(NotConverted):
-    """The session uses an execution provider that does not run on CPUs."""
-
-    def __init__(self, others, names):
-        super().__init__(f"the session uses {others[0]}", names)
-
-
 def _read(path, data, options):
     """Read the model as a `_file.Source`; raise `NotConverted` if it is in the ORT format or cannot be read."""
     declared = _config(options, _FORMAT)
@@ -139,11 +134,11 @@ def _read(path, data, options):
 
 
 def _other_domains(model):
-    """Return the sorted domains of operators that are neither built into ONNX Runtime nor functions of the model."""
+    """Return the domains of operators that are neither built into ONNX Runtime nor functions of the model."""
     own = {function.domain for function in model.functions}
     others = {each.domain for part in (model, *model.functions) for each in part.opset_import} - own - _DOMAINS
     used = {node.domain for graph in (model.graph, *model.functions) for node in _scopes.all_nodes(graph)} if others else ()
-    return sorted(others.intersection(used))
+    return others.intersection(used)
 
 
 def _config(options, key):

@@ -7,41 +7,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._base import activation as _activation
-from .._base import norm as _norm
 from .._call import onnx_rules
 from .._run import config
 from .._run.addition import Addition, Slopes
-from . import _host, _inputs, _quantized
+from . import _host, _inputs, _parameters, _replaced
 
 SHAPES = 64  # input shapes for which a node keeps the output shape
-_BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}  # bytes of an element -> unsigned type of the same size
-
-# Key of a session that is being created -> {number of a node: Node, or the exception with which convt refused it}.
-sessions = {}
-
-
-class Parameters(NamedTuple):
-    """The parameters of a node in a run: dequantized, and with the batch norm or scale folded in.
-
-    If ``is_fused`` is False, they are those of the ConvTranspose and its bias alone, because fusion could change results.
-    """
-
-    weights: Any
-    bias: Any
-    activation: Any = None
-    slopes: Slopes | None = None  # of a PRelu, one for each channel
-    is_fused: bool = False
 
 
 class Packed(NamedTuple):
-    """An operator with packed weights; the other fields are those of `Parameters`."""
+    """An operator with packed weights; the other fields are those of `_parameters.Parameters`."""
 
     operator: Any
     slopes: Slopes | None
     is_fused: bool
 
 
-class Node(_host.Host):
+class Node(_replaced.Fallback):
     """A ConvTranspose node of a session, together with the bias, norm or scale, sum and activation fused with it.
 
     Parameters
@@ -50,9 +32,9 @@ class Node(_host.Host):
         JSON object with these entries. ``session`` and ``node``: key of the session and number of the node. ``threads``: 0 for
         convt's own number. ``attributes``: those of ONNX's ConvTranspose, plus ``opset`` and convt's ``precision``.
         ``activation`` and ``epsilon`` (of the batch norm, 0 for a scale alone), both optional. ``tune``: whether to measure
-        algorithms. ``inputs``: names of the inputs (see `_inputs`). ``axes``: {place of a quantized parameter: axis of its
-        scales}. ``kinds``: element types by name of the inputs that differ from X. ``shapes``: {place of a parameter: shape in
-        the model}. ``constants_in_model``: whether the model contains all parameters, so that runs rarely bring others.
+        algorithms. ``inputs``: names of the inputs (see `_inputs`). ``axes``: [place of a quantized parameter, axis of its
+        scales]. ``kinds``: element types by name of the inputs that differ from X. ``shapes``: [place of a parameter, shape in
+        the model]. ``constants_in_model``: whether the model contains all parameters, so that runs rarely bring others.
         ``replaced`` and ``biased``: the ONNX nodes that this node replaces, and the value after the ConvTranspose and its bias.
     element_type : int
         The element type of X, from onnx.TensorProto.
@@ -61,32 +43,28 @@ class Node(_host.Host):
     """
 
     def __init__(self, text, element_type, constants):
+        super().__init__()
         self.arguments = arguments = json.loads(text)
         self.element_type, self.threads, self.attributes = element_type, arguments["threads"], arguments["attributes"]
-        self.epsilon, self.activation = arguments.get("epsilon"), arguments.get("activation")
         self.names = arguments["inputs"]
         has_sum = len(self.names) > _inputs.ADDED and self.names[_inputs.ADDED]
         self.added = len(_inputs.given(self.names[: _inputs.ADDED])) if has_sum else 0  # its index among the given inputs
-        self.axes = {int(n): axis for n, axis in arguments["axes"].items()}
-        self.wanted_shapes = {int(n): tuple(shape) for n, shape in arguments["shapes"].items()}
-        self.backend = {"backend": "tune"} if arguments.get("tune") else {}
         self.packed, self.shapes = None, {}
-        self.constants_in_model = arguments["constants_in_model"]
         self.last_packed = None, None  # (copies of a run's inputs, their `Packed`)
         constants = _inputs.placed(self.names, constants)
         self.runtime_parameters = [
             n for n, name in enumerate(self.names) if name and n not in (_inputs.X, _inputs.ADDED) and constants[n] is None
         ]
-        nodes = sessions.get(arguments["session"], {})
+        nodes = _host.creation(arguments["session"]).nodes
         if not self.runtime_parameters:
             try:
-                self.packed = self.packed_of(constants)
-                if not self.packed.is_fused:
-                    self.begin_rest()
+                packed = self.packed_of(constants)
+                if not packed.is_fused:
+                    self.begin(arguments["biased"])
+                self.packed = packed
             except Exception as error:
                 nodes[arguments["node"]] = error
                 self.refuse(error, None)
-                self.packed = None
         nodes[arguments["node"]] = self
 
     @property
@@ -99,41 +77,15 @@ class Node(_host.Host):
         packed = self.packed or self.last_packed[1]
         return packed is None or packed.is_fused
 
-    def parameters(self, inputs):
-        """Return the `Parameters` of a run's inputs."""
-        inputs = list(inputs)
-        for n, shape in self.wanted_shapes.items():
-            if inputs[n].shape != shape:
-                raise ValueError(f"{self.names[n]}: got shape {inputs[n].shape}, wanted {shape}, that in the model")
-        for n, axis in self.axes.items():
-            inputs[n] = _quantized.dequantized(inputs[n], *[inputs[each] for each in _inputs.of_dequantization(n)], axis)
-        weights, groups = inputs[_inputs.W], self.attributes.get("group", 1)
-        bias, *norm, slopes = [None if inputs[n] is None else inputs[n].reshape(-1)
-                               for n in (*_inputs.PARAMETERS[1:], _inputs.SLOPES)]  # fmt: skip
-        if slopes is not None and not np.isfinite(slopes).all():
-            return Parameters(weights, bias)
-        if self.epsilon is not None:
-            if any(each is not None and len(each) != groups * weights.shape[1] for each in (bias, *norm)):
-                raise ValueError(f"batch norm: got other sizes than the {groups * weights.shape[1]} channels")
-            folded = _norm.fold(weights, bias, *norm, self.epsilon, groups)
-            if folded[0] is None:
-                return Parameters(weights, bias)
-            weights, bias = folded
-        if slopes is None:
-            return Parameters(weights, bias, self.activation, is_fused=True)
-        if len(slopes) == 1:
-            return Parameters(weights, bias, ["leaky_relu", float(slopes[0])], is_fused=True)
-        return Parameters(weights, bias, slopes=Slopes("float32", slopes), is_fused=True)
-
     def values(self, weights, activation=None):
         """Return the keywords of the node's operator for weights of this shape and dtype."""
         return {**onnx_rules.attributes(weights, **self.attributes), "activation": activation}
 
     def packed_of(self, inputs, copied=False):
         """Return the `Packed` weights of inputs. ``copied`` is whether convt copied W for them."""
-        weights, bias, activation, slopes, is_fused = self.parameters(inputs)
-        copied = copied or weights is not inputs[_inputs.W]
-        operator = onnx_rules.operator(weights, bias, self.values(weights, activation) | self.backend, copied)
+        weights, bias, activation, slopes, is_fused = _parameters.read(self.arguments, inputs)
+        values = self.values(weights, activation) | ({"backend": "tune"} if self.arguments["tune"] else {})
+        operator = onnx_rules.operator(weights, bias, values, copied or weights is not inputs[_inputs.W])
         return Packed(operator, slopes, is_fused)
 
     def current_packed(self, inputs):
@@ -198,8 +150,8 @@ class Node(_host.Host):
 
     def _compute(self, inputs, out):
         shape, added = self.shape_before_sum(inputs), inputs[_inputs.ADDED]
-        packed = self.packed or (self.current_packed(inputs) if self.constants_in_model else None)
-        parameters = self.parameters(inputs) if packed is None or out.shape != shape else None
+        packed = self.packed or (self.current_packed(inputs) if self.arguments["constants_in_model"] else None)
+        parameters = _parameters.read(self.arguments, inputs) if packed is None or out.shape != shape else None
         if added is not None and added.shape != out.shape:
             added = np.broadcast_to(added, out.shape)
         is_fused, slopes = (packed or parameters).is_fused, (packed or parameters).slopes
@@ -230,5 +182,5 @@ class Node(_host.Host):
 
 def _same_bits(a, b):
     """Check whether two arrays have the same shape and bits, so that NaN equals itself and 0.0 differs from -0.0."""
-    bits = _BITS[a.itemsize]
+    bits = f"u{a.itemsize}"
     return a.shape == b.shape and np.array_equal(a.reshape(-1).view(bits), b.reshape(-1).view(bits))

@@ -1,7 +1,7 @@
 """The ONNX nodes that a node of convt replaces, as a model of their own.
 
 ONNX Runtime infers the shape of a node's output from this model while it loads the whole model, and computes with it what convt
-refuses.
+refuses (`Fallback`).
 """
 
 import base64
@@ -10,13 +10,56 @@ import itertools
 import onnx
 import onnxruntime
 
-from . import _inputs, _options
+from . import _host, _inputs, _options
 
 _OPEN = "open size of convt "  # begin of the name of a size that is unknown before a run
 
-# Key of a session that is being created -> {(number of a node, shape of each input): shape of its output}, because ONNX Runtime
-# asks again after each of its optimisations.
-found = {}
+
+class Fallback:
+    """The base class of a node. For calls that convt refuses, it runs ONNX Runtime's operators instead.
+
+    ``refused`` is None or ``(shapes, reason)``: the shapes of X and W that convt refused last; ``shapes`` is None if convt
+    refuses all shapes. A subclass sets ``arguments``, ``element_type`` and ``threads``.
+    """
+
+    def __init__(self):
+        self.refused, self._sessions = None, {}
+
+    def refuse(self, error, shapes):
+        """Record that convt refuses inputs of these shapes with ``error``, and create the ONNX Runtime session for them.
+
+        ``shapes`` is None if convt refuses all shapes. Raise ``error`` if it comes from a signal handler, or if ONNX Runtime
+        refuses such a node too.
+        """
+        if _host.is_foreign(error):
+            raise error
+        try:
+            self.begin()
+        except Exception as theirs:  # ONNX Runtime has no operator for such a node
+            raise (theirs if _host.is_foreign(theirs) else error) from None
+        if self.refused is None or self.refused[0] is not None:
+            self.refused = shapes, f"{type(error).__name__}: {error}"
+
+    def compute_with_onnxruntime(self, error, inputs):
+        """Compute the output with ONNX Runtime for input arrays that convt refused with ``error``."""
+        self.refuse(error, tuple(each.shape for each in inputs[:2]))
+        return self._run(self.begin(), inputs)
+
+    def computed_rest(self, convolved, inputs):
+        """Compute a run's output from that of the ConvTranspose and its bias with ONNX Runtime."""
+        biased = self.arguments["biased"]
+        return self._run(self.begin(biased), inputs, {biased: convolved})
+
+    def begin(self, after=""):
+        """Return the session of the operators, or of those behind a value. The first call creates it."""
+        if after not in self._sessions:
+            self._sessions[after] = _session(self.arguments, self.element_type, self.threads, after)
+        return self._sessions[after]
+
+    def _run(self, session, inputs, more=()):
+        """Return the output of one of the sessions for a run's inputs."""
+        feed = {name: value for name, value in zip(self.arguments["inputs"], inputs, strict=False) if name} | dict(more)
+        return session.run(None, {each.name: feed[each.name] for each in session.get_inputs()})[0]
 
 
 def text_of(scope, nodes):
@@ -28,7 +71,7 @@ def text_of(scope, nodes):
     return base64.b64encode(graph.SerializeToString()).decode()
 
 
-def session(arguments, element_type, threads, after=""):
+def _session(arguments, element_type, threads, after=""):
     """Return a session of ONNX Runtime that computes the nodes that a node of convt replaces. It prints nothing.
 
     ``arguments`` are those of the node. If ``after`` is the name of a value between the nodes, the session computes only the
@@ -39,21 +82,21 @@ def session(arguments, element_type, threads, after=""):
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it would take the outer session's cores
     model = _model(arguments, element_type, itertools.repeat(None))
     if after:
-        _keep_nodes_behind(model.graph, after, element_type)
+        _make_input(model.graph, after, element_type)
     return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
 
 
-def _keep_nodes_behind(graph, after, element_type):
-    """Remove the nodes of a graph that compute a value, and make it an input."""
+def _make_input(graph, name, element_type):
+    """Make a value an input of a graph, and remove the nodes and inputs that only it needs."""
     needed, kept = {each.name for each in graph.output}, []
     for node in reversed(graph.node):
-        if needed.intersection(node.output) and after not in node.output:
+        if needed.intersection(node.output) and name not in node.output:
             needed.update(node.input)
             kept.insert(0, node)
     inputs = [each for each in graph.input if each.name in needed]
     del graph.node[:], graph.input[:], graph.value_info[:]
     graph.node.extend(kept)
-    graph.input.extend([*inputs, onnx.helper.make_tensor_value_info(after, element_type, None)])
+    graph.input.extend([*inputs, onnx.helper.make_tensor_value_info(name, element_type, None)])
 
 
 def _model(arguments, element_type, shapes):
@@ -76,7 +119,7 @@ def output_dims(arguments, element_type, shapes):
     ``arguments`` are those of the node. ``shapes`` has a list of sizes, and names or None for open ones, for each given input.
     It is empty for scalars and for unknown shapes, which ONNX Runtime does not tell apart.
     """
-    known = found.get(arguments["session"], {})
+    known = _host.creation(arguments["session"]).shapes
     key = arguments["node"], *map(tuple, shapes)
     if key not in known:
         model = _model(arguments, element_type, [each or None for each in shapes])
@@ -91,17 +134,12 @@ def output_dims(arguments, element_type, shapes):
 
 def without_names(outputs):
     """Return a session's outputs without the names that `output_dims` gave to open sizes."""
-    return [_renamed(each) if any(_is_open(size) for size in each.shape) else each for each in outputs]
+    return [_without_names(each) if any(str(size).startswith(_OPEN) for size in each.shape) else each for each in outputs]
 
 
-def _is_open(size):
-    return isinstance(size, str) and size.startswith(_OPEN)
-
-
-def _renamed(output):
-    """Return an output of a session, with None for the open sizes that have names of convt."""
+def _without_names(output):
     kind = onnx.TensorProto.DataType.Value(output.type.removeprefix("tensor(").removesuffix(")").upper())
-    dims = [None if _is_open(size) else size for size in output.shape]
+    dims = [None if str(size).startswith(_OPEN) else size for size in output.shape]
     info = onnx.helper.make_tensor_value_info(output.name, kind, dims)
     graph = onnx.helper.make_graph([], "outputs", [info], [info])
     return _options.load(onnx.helper.make_model(graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 17)]))[0]

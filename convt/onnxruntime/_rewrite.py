@@ -19,10 +19,7 @@ class Rewritten(NamedTuple):
 
 
 def names(model):
-    """Return unique names of a model's ConvTranspose nodes, including those in functions.
-
-    A node without a name takes the name of its output.
-    """
+    """Return unique names of a model's ConvTranspose nodes, including those in functions."""
     found = []
     for function, node in _functions.transposed(model):
         found.append(_unique_name(node, function, found))
@@ -52,8 +49,6 @@ def rewrite(model, session, threads, precision=None, tune=False, left_out=None, 
         if function is not None:
             why = closed.get(_functions.key_of(function), "the onnx inliner leaves it in place")
             kept[_unique_name(node, function, kept)] = f"it is in function {function.name}, which is not inlined because {why}"
-    if not any(_functions.is_transposed(node) for node in _scopes.all_nodes(model.graph)):
-        return Rewritten(model, fused, kept)
     root = _scopes.Scope(model.graph, model.ir_version)
     if any(_needs_shapes(scope, node) for scope in root for node in scope.nodes):
         _scopes.add_inferred_shapes(root, model)
@@ -75,7 +70,10 @@ def rewrite(model, session, threads, precision=None, tune=False, left_out=None, 
             if why is not None:
                 kept[name] = why
     for scope in root:
-        unread = {position for position, node in enumerate(scope.nodes) if _quantized.is_unread(scope, node)}
+        unread = {  # DequantizeLinear nodes of which convt's nodes have read the output, and nothing else
+            position for position, node in enumerate(scope.nodes)
+            if _scopes.is_standard(node, "DequantizeLinear") and [scope.readers.get(name) for name in node.output] == [[]]
+        }  # fmt: skip
         for position in sorted(scope.removed | unread, reverse=True):
             del scope.graph.node[position]
     added = [each for each in model.graph.initializer if each.name not in initializers]
@@ -103,21 +101,17 @@ def may_enlarge(model):
     ONNX forbids that, and ONNX Runtime computes it. It infers the shape of the input for the output. If that shape has names of
     convt for open sizes, ONNX Runtime takes the two values for equally large, and writes the output over the input.
     """
-    is_prelu = lambda node: _scopes.is_standard(node, "PRelu")  # noqa: E731
-    if any(is_prelu(node) for function in model.functions for node in _scopes.all_nodes(function)):
+    has_prelu = lambda graph: any(_scopes.is_standard(node, "PRelu") for node in _scopes.all_nodes(graph))  # noqa: E731
+    if any(map(has_prelu, model.functions)):
         return True  # its slopes are unknown
-    if not any(map(is_prelu, _scopes.all_nodes(model.graph))):
+    if not has_prelu(model.graph):
         return False  # without a `Scope`, which takes a while for large models
     nodes = [(scope, node) for scope in _scopes.Scope(model.graph, model.ir_version) for node in scope.nodes]
-    slopes = [scope.value(node.input[1]).dims for scope, node in nodes if is_prelu(node)]
+    slopes = [scope.value(node.input[1]).dims for scope, node in nodes if _scopes.is_standard(node, "PRelu")]
     weights = [scope.value(node.input[1]).dims for scope, node in nodes if node.domain == _DOMAIN]
     ranks = {len(dims) for dims in weights if dims is not None}
-    return any(dims is None or not _are_for_channels(dims, ranks) for dims in slopes)
-
-
-def _are_for_channels(dims, ranks):
-    """Check whether this is the shape of one slope, or of one for each channel of data of one of these ranks."""
-    return all(size == 1 or len(dims) - ax + 1 in ranks for ax, size in enumerate(dims))
+    # Slopes do not enlarge data of these ranks if there is one, or one for each channel.
+    return any(dims is None or any(n != 1 and len(dims) - ax + 1 not in ranks for ax, n in enumerate(dims)) for dims in slopes)
 
 
 def _needs_shapes(scope, node):
@@ -130,14 +124,11 @@ def _needs_shapes(scope, node):
 
 def _reason_to_keep(scope, node, opset):
     """Return the reason to leave a node of a scope to ONNX Runtime, or None."""
-    data, weights, bias = [scope.value(each) for each in (*node.input, "", "", "")[:3]]
-    why = _differences.difference(node, data, weights, bias, opset)
-    redefined = scope.redefined.intersection((*node.input, *node.output))
-    if redefined:
-        why = f"nested graphs define two values with the name {min(redefined)!r}, which ONNX forbids"
-    if node.input and _quantized.is_dequantized(scope, node.input[0]):
-        why = "ONNX Runtime may quantize a node whose data comes from DequantizeLinear"
-    return why
+    if node.input and _quantized.source(scope, node.input[0]) is not None:
+        return "ONNX Runtime may quantize a node whose data comes from DequantizeLinear"
+    if redefined := scope.redefined.intersection((*node.input, *node.output)):
+        return f"nested graphs define two values with the name {min(redefined)!r}, which ONNX forbids"
+    return _differences.difference(node, *[scope.value(each) for each in (*node.input, "", "", "")[:3]], opset)
 
 
 def _replace(scope, position, opset, precision, settings):
@@ -157,13 +148,13 @@ def _replace(scope, position, opset, precision, settings):
     values = {n: scope.value(name) for n, name in enumerate(made.input) if name and n not in (_inputs.X, _inputs.ADDED)}
     arguments["inputs"], arguments["replaced"] = list(made.input), _replaced.text_of(scope, [*dequantizing, *originals])
     arguments["constants_in_model"] = all(each.in_model for each in values.values())
-    arguments["shapes"] = {n: each.dims for n, each in values.items() if each.dims is not None}
+    arguments["shapes"] = [(n, each.dims) for n, each in values.items() if each.dims is not None]
     given = _inputs.given(made.input)
     arguments["scalars"] = [each for each in given if scope.value(each).dims == ()]
-    for each in {name for node in dequantizing for name in node.output}:
-        for place in places:
-            for _ in range(list(scope.nodes[place].input).count(each)):
-                scope.release(each, place)
+    made_here = {name for node in dequantizing for name in node.output}
+    for place in places:
+        for each in made_here.intersection(scope.nodes[place].input):
+            scope.release(each, place)
     del made.input[:], made.attribute[:]
     made.input.extend(given)
     made.domain = _DOMAIN
@@ -175,7 +166,7 @@ def _replace(scope, position, opset, precision, settings):
 
 
 def _unique_name(node, function, taken):
-    """Return a name for a node that is not in ``taken``. Nodes of a function get the prefix "function/"."""
+    """Return the name of a node, or of its output if it has none; unlike those in ``taken``, with the prefix "function/"."""
     name = node.name or next(iter(node.output), "")
     if function is not None:
         name = f"{function.name}/{name}"

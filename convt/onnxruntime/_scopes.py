@@ -12,7 +12,6 @@ from typing import NamedTuple
 import onnx
 
 STANDARD = ("", "ai.onnx")
-_GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 _FIXED_IR = 3  # up to this IR version, runs cannot override an initializer that is also an input
 
 
@@ -31,27 +30,27 @@ def is_standard(node, *operators):
     return node.op_type in operators and node.domain in STANDARD
 
 
-def inner_graphs(node):
+def _inner_graphs(node):
     """Yield the graphs among the attributes of a node."""
-    for attribute in node.attribute:
-        if attribute.type in _GRAPHS:
-            yield from (attribute.g,) if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs
+    for each in node.attribute:
+        if each.type == onnx.AttributeProto.GRAPH:
+            yield each.g
+        elif each.type == onnx.AttributeProto.GRAPHS:
+            yield from each.graphs
+
+
+def graphs(graph):
+    """Yield a graph or function and all graphs nested in it, in the order of `Scope.__iter__`."""
+    yield graph
+    for node in graph.node:
+        for inner in _inner_graphs(node):
+            yield from graphs(inner)
 
 
 def all_nodes(graph):
-    """Yield the nodes of a graph or function, including those of nested graphs."""
-    for node in graph.node:
-        yield node
-        for inner in inner_graphs(node):
-            yield from all_nodes(inner)
-
-
-def _graphs(graph):
-    """Yield a graph and all nested graphs, in the order of `Scope.__iter__`."""
-    yield graph
-    for node in graph.node:
-        for inner in inner_graphs(node):
-            yield from _graphs(inner)
+    """Yield the nodes of a graph or function, and those of nested graphs."""
+    for each in graphs(graph):
+        yield from each.node
 
 
 def attributes(node):
@@ -65,13 +64,6 @@ def attributes(node):
     return plain
 
 
-def _fixed_shape(info):
-    """Return the shape in an onnx.ValueInfoProto of a tensor, or None if a size is open."""
-    tensor = info.type.tensor_type
-    fixed = tensor.HasField("shape") and all(size.HasField("dim_value") for size in tensor.shape.dim)
-    return tuple(size.dim_value for size in tensor.shape.dim) if fixed else None
-
-
 def add_inferred_shapes(scope, model):
     """Add what onnx infers of a model's values to the scope of its graph and all nested scopes.
 
@@ -83,7 +75,7 @@ def add_inferred_shapes(scope, model):
     constants = [each for each in copy.graph.initializer if each.name not in inputs]
     del copy.graph.initializer[:]
     copy.graph.initializer.extend(constants)
-    for n, graph in enumerate(_graphs(copy.graph)):
+    for n, graph in enumerate(graphs(copy.graph)):
         del graph.value_info[:]
         for each in (*graph.output, *(graph.input if n else ())):
             if each.type.HasField("tensor_type"):
@@ -92,7 +84,7 @@ def add_inferred_shapes(scope, model):
         copy = onnx.shape_inference.infer_shapes(copy)
     except Exception:  # the model is invalid, and ONNX Runtime reports the error
         return
-    for each, graph in zip(scope, _graphs(copy.graph), strict=True):
+    for each, graph in zip(scope, graphs(copy.graph), strict=True):
         each.set_inferred((*graph.value_info, *graph.input, *graph.output))
 
 
@@ -120,21 +112,19 @@ class Scope:
     def __init__(self, graph, ir_version, outer=None):
         self.graph, self.outer = graph, outer
         self.nodes, self.scopes, self.readers = list(graph.node), [], {}
+        self.replaced, self.removed = set(), set()
+        self._infos = None  # name -> onnx.ValueInfoProto that the graph declares
+        self._inferred = {}  # the same that onnx infers
         self._values = {each.name: Value(tuple(each.dims), each.data_type, in_model=True) for each in graph.initializer}
         for each in graph.sparse_initializer:
             self._values[each.values.name] = Value(tuple(each.dims), each.values.data_type, in_model=True)
         self._producers = {name: node for node in self.nodes for name in node.output if name}
-        self.replaced, self.removed = set(), set()
-        self._infos = None
-        self._inferred = {}  # name -> onnx.ValueInfoProto that onnx infers
-        others = set()
         for each in graph.input:
-            if outer is not None or each.name not in self._values:
-                others.add(each.name)
+            if outer is not None:
                 self._values.pop(each.name, None)  # inputs of a Loop or Scan body always come from outside
-            elif ir_version > _FIXED_IR:
+            elif ir_version > _FIXED_IR and each.name in self._values:
                 self._values[each.name] = self._declared(each.name)._replace(in_model=True)
-        self._defined = {*self._values, *self._producers, *others}
+        self._defined = {*self._values, *self._producers, *(each.name for each in graph.input)}
         self.redefined = set() if outer is None else outer.redefined
         while outer is not None:
             self.redefined |= self._defined & outer._defined
@@ -142,8 +132,7 @@ class Scope:
         for position, node in enumerate(self.nodes):
             for name in node.input:
                 self._read(name, position)
-            for inner in inner_graphs(node):
-                self.scopes.append(Scope(inner, ir_version, self))
+            self.scopes += [Scope(inner, ir_version, self) for inner in _inner_graphs(node)]
         for each in graph.output:
             self._read(each.name, None)
 
@@ -168,8 +157,13 @@ class Scope:
 
     def value(self, name):
         """Return what is known about the value that a name denotes here."""
-        scope_of_name = self._defining_scope(name)
-        return UNKNOWN if scope_of_name is None or name in self.redefined else scope_of_name._value(name)
+        scope = self._defining_scope(name)
+        if scope is None or name in self.redefined:
+            return UNKNOWN
+        if name not in scope._values:
+            scope._values[name] = UNKNOWN  # ends the recursion if nodes form a cycle
+            scope._values[name] = scope._produced(name) or scope._declared(name)
+        return scope._values[name]
 
     def producer(self, name):
         """Return the node that produces the value that a name denotes here, or None."""
@@ -177,36 +171,27 @@ class Scope:
         return None if scope is None or name in self.redefined else scope._producers.get(name)
 
     def release(self, name, position):
-        """Record that the node at ``position`` reads a name one time less."""
-        scope_of_name = self._defining_scope(name)
-        scope_of_name.readers[name].remove(position if scope_of_name is self else None)
-
-    def _value(self, name):
-        if name not in self._values:
-            self._values[name] = UNKNOWN  # ends the recursion if nodes form a cycle
-            self._values[name] = self._produced(name) or self._declared(name)
-        return self._values[name]
+        """Record that the node at ``position`` no longer reads a name."""
+        scope_of_name, count = self._defining_scope(name), list(self.nodes[position].input).count(name)
+        for _ in range(count):
+            scope_of_name.readers[name].remove(position if scope_of_name is self else None)
 
     def _produced(self, name):
-        """Return the value of a Constant node, or of an Identity, Cast or DequantizeLinear of a value in the model.
-
-        Return None for other nodes.
-        """
+        """Return the value of a Constant, or of an Identity, Cast or DequantizeLinear of values in the model; else None."""
         node = self._producers.get(name)
         if node is None:
             return None
         if is_standard(node, "Constant"):
             tensor = attributes(node).get("value")
             return None if tensor is None else Value(tuple(tensor.dims), tensor.data_type, in_model=True)
-        if is_standard(node, "DequantizeLinear") and len(node.input) > 1:
-            values = [self.value(each) for each in node.input if each]
-            if all(each.in_model for each in values):
-                return values[0]._replace(kind=values[1].kind)
-        if is_standard(node, "Identity", "Cast") and len(node.input) == 1:
-            source = self.value(node.input[0])
-            if source.in_model:
-                return source if node.op_type == "Identity" else source._replace(kind=attributes(node).get("to", 0))
-        return None
+        if not is_standard(node, "Identity", "Cast", "DequantizeLinear") or not any(node.input):
+            return None
+        source, *others = [self.value(each) for each in node.input if each]
+        if not all(each.in_model for each in (source, *others)):
+            return None
+        if node.op_type == "DequantizeLinear":
+            return source._replace(kind=others[0].kind) if others else None
+        return source if node.op_type == "Identity" else source._replace(kind=attributes(node).get("to", 0))
 
     def declared(self, name):
         """Return the onnx.ValueInfoProto with which the graph declares a value, or None."""
@@ -220,13 +205,16 @@ class Scope:
         self._values = {name: value for name, value in self._values.items() if value.in_model}
 
     def _declared(self, name):
-        """Return the dtype that the model declares or onnx infers for a value, and the shape if it is certain."""
+        """Return the dtype that the model declares or onnx infers for a value, and the shape if it is certain and fixed."""
         is_input = self.outer is None and name not in self._producers
         certain = self.declared(name) if is_input else self._inferred.get(name)
         info = certain or self.declared(name)
         if info is None or not info.type.HasField("tensor_type"):
             return UNKNOWN
-        return Value(_fixed_shape(certain) if certain else None, info.type.tensor_type.elem_type, in_model=False)
+        tensor, dims = info.type.tensor_type, None
+        if certain and tensor.HasField("shape") and all(size.HasField("dim_value") for size in tensor.shape.dim):
+            dims = tuple(size.dim_value for size in tensor.shape.dim)
+        return Value(dims, tensor.elem_type, in_model=False)
 
     def following(self, name):
         """Return the positions of the nodes that follow a value: Identity nodes, then one other node.

@@ -11,7 +11,7 @@ import onnxruntime
 
 from .._base import check
 from .._base.problem import PRECISIONS
-from . import _host, _loading, _node, _options, _replaced
+from . import _host, _loading, _options, _replaced
 
 _PATIENCE = 10.0  # seconds to look for the nodes because of which ONNX Runtime refuses a model
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from .._base.typing import Precision
+    from ._node import Node
 
 
 class Report(NamedTuple):
@@ -71,9 +72,10 @@ class InferenceSession(onnxruntime.InferenceSession):
     """A drop-in ``onnxruntime.InferenceSession`` that runs ConvTranspose nodes with convt on CPUs.
 
     convt's operator replaces ConvTranspose nodes, including those in subgraphs and functions. An Add of a constant bias, a
-    BatchNormalization and an activation (Relu, LeakyRelu, Tanh, Sigmoid, Gelu) that follow a node are fused with it. ONNX
-    Runtime does everything else, including graph optimisation and memory management. It also keeps the nodes for which its
-    results differ from the ONNX specification. Weights that are constants in the optimised model are packed once.
+    BatchNormalization, and an activation (Relu, LeakyRelu, PRelu, Elu, Tanh, Sigmoid, Gelu, HardSwish) that follow a node are
+    fused with it. ONNX Runtime does everything else, including graph optimisation and memory management. It also keeps the
+    nodes for which its results differ from the ONNX specification. Weights that are constants in the optimised model are packed
+    once.
 
     convt runs on the session's threads, ``sess_options.intra_op_num_threads`` of them. If that is 0, convt uses its own number
     (`convt.set_num_threads`).
@@ -125,7 +127,7 @@ class InferenceSession(onnxruntime.InferenceSession):
     convt computes 1 ConvTranspose node: Y
     """
 
-    nodes: Mapping[str, _node.Node] = MappingProxyType({})
+    nodes: Mapping[str, Node] = MappingProxyType({})
     _fused: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     _kept: Mapping[str, str] = MappingProxyType({})
     _reason = "ONNX Runtime created the session in a way that convt does not support"
@@ -183,7 +185,7 @@ class InferenceSession(onnxruntime.InferenceSession):
         arguments = providers, provider_options, disabled_optimizers
         options = self._sess_options
         try:
-            self._create_with_nodes(self._model_path, self._model_bytes, options, arguments)
+            self._create_with_nodes(options, arguments)
         except _loading.NotConverted as left:
             self.nodes, self._fused, self._kept, self._reason = {}, {}, left.kept, str(left)
             self._sess, self._sess_options = None, options
@@ -204,12 +206,11 @@ class InferenceSession(onnxruntime.InferenceSession):
         groups = _smaller_groups(list(why), refused)
         while groups and time.monotonic() < end:
             group = groups.pop()
-            others = {name: reason for name, reason in why.items() if name not in (*served, *group)}
-            refused = self._try_with_nodes(options, arguments, others)
+            refused = self._try_with_nodes(options, arguments, {name: why[name] for name in why if name not in served + group})
             if refused is None:
                 served += group
             elif isinstance(refused, _loading.Refused):
-                why.update({name: reason for name, reason in refused.kept.items() if name in group})
+                why.update({name: refused.kept[name] for name in group if name in refused.kept})
                 groups += _smaller_groups(group, refused)
         self._kept = {**self._kept, **{name: reason for name, reason in why.items() if name not in served}}
 
@@ -220,7 +221,7 @@ class InferenceSession(onnxruntime.InferenceSession):
         """
         state = vars(self).copy()
         try:
-            self._create_with_nodes(self._model_path, self._model_bytes, options, arguments, left_out)
+            self._create_with_nodes(options, arguments, left_out)
         except _loading.NotConverted as left:
             vars(self).update(state)
             if not self.nodes:
@@ -228,14 +229,10 @@ class InferenceSession(onnxruntime.InferenceSession):
             return left
         return None
 
-    def _create_with_nodes(self, path, data, options, arguments, left_out=None):
-        """Create the session with convt's nodes. Raise `_loading.NotConverted` if the model stays as it is.
-
-        ``left_out`` maps names of nodes to the reasons why convt does not compute them.
-        """
-        key, names = f"{id(self):x}", []
-        made = _node.sessions[key] = {}
-        _replaced.found[key] = {}
+    def _create_with_nodes(self, options, arguments, left_out=None):
+        """Create the session with convt's nodes, except those in ``left_out``, or raise `_loading.NotConverted`."""
+        key, names, path, data = f"{id(self):x}", [], self._model_path, self._model_bytes
+        creation = _host.sessions[key] = _host.Creation()
         try:
             model = _loading.prepared(path, data, options, arguments[0], key, self._precision, self._tune, left_out)
             names = list(model.fused)
@@ -246,40 +243,39 @@ class InferenceSession(onnxruntime.InferenceSession):
                 super()._create_inference_session(*arguments)
             if other := _host.take_foreign_exception():
                 raise other
-            if errors := _host.shape_errors.get(key):
-                raise _loading.Refused("a shape cannot be inferred", names, _culprits(names, errors))
+            if creation.shape_errors:
+                raise _loading.Refused("a shape cannot be inferred", names, _culprits(names, creation.shape_errors))
             if others := _loading.other_providers(self.get_providers()):
-                raise _loading.OtherProviders(others, names)
+                raise _loading.OtherProviders(f"the session uses {others[0]}", names)
         except _loading.NotConverted:
             raise
         except Exception as error:
-            raise _cause(error, names, made) from None
+            raise _cause(error, names, creation.nodes) from None
         finally:
-            del _node.sessions[key], _replaced.found[key]
-            _host.shape_errors.pop(key, None)
+            del _host.sessions[key]
             self._model_path, self._model_bytes = path, data
         self._sess_options.enable_mem_reuse = options is None or options.enable_mem_reuse
         if options is not None:
             self._sess_options.optimized_model_filepath = options.optimized_model_filepath
         self._outputs_meta = _replaced.without_names(self._outputs_meta)
-        self.nodes = {name: made[number] for number, name in enumerate(names) if number in made}
+        self.nodes = {name: creation.nodes[n] for n, name in enumerate(names) if n in creation.nodes}
         self._fused, self._kept, self._reason = model.fused, model.kept, ""
 
 
 def _smaller_groups(names, refused):
     """Return the groups of names to try after these were refused together: all but known culprits, or the halves."""
     if refused.culprits:
-        rest = [name for name in names if name not in refused.culprits]
-        return [rest] if rest else []
-    half = len(names) // 2
-    return [names[half:], names[:half]] if half else []
+        groups = [[name for name in names if name not in refused.culprits]]
+    else:
+        groups = [names[len(names) // 2 :], names[: len(names) // 2]] if len(names) > 1 else []
+    return [group for group in groups if group]
 
 
 def _cause(error, names, made):
     """Return the exception to raise for an error while the session with convt's nodes was created.
 
     It is the exception of a signal handler if there is one, else a `_loading.NotConverted` with the reason. ``names`` are
-    the names of convt's nodes, and ``made`` the entry of `_node.sessions`.
+    the names of convt's nodes, and ``made`` the nodes of the `_host.Creation`.
     """
     other = _host.take_foreign_exception() or error
     if _host.is_foreign(other):

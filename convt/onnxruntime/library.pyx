@@ -5,9 +5,9 @@ which holds a `_node.Node`, and calls the kernel on the tensors of a run. The no
 memory. ONNX Runtime allocates the output for the shape that the node returns. Tasks run on the session's threads. While ONNX
 Runtime loads a model, it asks for the shapes of outputs (`infer`), so that it declares and checks them as without convt.
 
-The GIL is held, except while convt computes. A node with constant weights computes shapes seen before (known.pyx) without
-Python and the GIL. Exceptions do not propagate through ONNX Runtime: each becomes a status, whose message ONNX Runtime raises.
-An exception of a signal handler is stored, and the session raises it unchanged.
+The GIL is held, except while convt computes. A node with constant weights computes shapes seen before (`Known`) without Python
+and the GIL. Exceptions do not propagate through ONNX Runtime: each becomes a status, whose message ONNX Runtime raises. An
+exception of a signal handler is stored, and the session raises it unchanged.
 """
 
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -16,28 +16,32 @@ from libc.stdint cimport int64_t
 import json
 from threading import get_ident
 
-import ml_dtypes
-import numpy as np
-
+from .._base import dtypes
+from .._run import config
 from . import _host, _inputs, _node, _replaced
 
 cimport numpy as cnp
 
+from convt._core cimport (
+    Deal, NativePlan, PackedFilter, RunArguments, ThreadPool, has_thread_scope, known_calls_version, use_thread_pool
+)
+from convt._plan.repeat cimport Bound, layout
 from convt._run.addition cimport Slopes
-from convt._core cimport ThreadPool, use_thread_pool
-from convt.onnxruntime cimport known
-from convt.onnxruntime.known cimport KNOWN_RANK, Entry, Known
+from convt._run.memory cimport return_block, take_block, workspaces
 
 cnp.import_array()
 
 cdef enum:
-    MAX_RANK = 64  # NumPy's
+    MAX_RANK = 64   # NumPy's
+    KNOWN = 16      # entries of a node
+    KNOWN_RANK = 8  # maximum rank of a shape in an entry
+
+
+# ---------------------------------------------------------------- ONNX Runtime's interface
 
 
 cdef extern from "onnxruntime_api.h" nogil:
-    const unsigned ORT_VERSION
-    const int ORT_UINT8, ORT_INT8, ORT_UINT16, ORT_INT16, ORT_INT32
-    const int ORT_FAIL, ORT_FLOAT, ORT_FLOAT16, ORT_DOUBLE, ORT_BFLOAT16, ORT_REQUIRED, ORT_OPTIONAL, ORT_STRING_ATTRIBUTE
+    const int ORT_FAIL, ORT_STRING_ATTRIBUTE
     ctypedef struct OrtStatus
     ctypedef struct OrtSessionOptions
     ctypedef struct OrtCustomOpDomain
@@ -50,20 +54,6 @@ cdef extern from "onnxruntime_api.h" nogil:
     ctypedef void (*OrtEntry)() noexcept
     ctypedef struct OrtApiBase
     ctypedef struct OrtCustomOp:
-        unsigned version
-        const char *(*GetName)(const OrtCustomOp *) noexcept nogil
-        const char *(*GetExecutionProviderType)(const OrtCustomOp *) noexcept nogil
-        int (*GetInputType)(const OrtCustomOp *, size_t) noexcept nogil
-        size_t (*GetInputTypeCount)(const OrtCustomOp *) noexcept nogil
-        int (*GetOutputType)(const OrtCustomOp *, size_t) noexcept nogil
-        size_t (*GetOutputTypeCount)(const OrtCustomOp *) noexcept nogil
-        int (*GetInputCharacteristic)(const OrtCustomOp *, size_t) noexcept nogil
-        int (*GetOutputCharacteristic)(const OrtCustomOp *, size_t) noexcept nogil
-        int (*GetInputMemoryType)(const OrtCustomOp *, size_t) noexcept nogil
-        void (*KernelDestroy)(void *) noexcept nogil
-        OrtStatus *(*CreateKernelV2)(const OrtCustomOp *, const OrtEntry *, const OrtKernelInfo *, void **) noexcept nogil
-        OrtStatus *(*KernelComputeV2)(void *, OrtKernelContext *) noexcept nogil
-        OrtStatus *(*InferOutputShape)(const OrtCustomOp *, OrtShapeInferContext *) noexcept nogil
         int element_type
     ctypedef struct OrtCalls:
         OrtStatus *(*CreateStatus)(int, const char *) noexcept nogil
@@ -106,87 +96,68 @@ cdef extern from "onnxruntime_api.h" nogil:
 # Only RegisterCustomOps is visible outside this shared library.
 cdef extern from * nogil:
     """
-    static OrtStatus *convt_register(OrtSessionOptions *options, const OrtApiBase *base);
+    static OrtStatus *convt_register(OrtSessionOptions *, const OrtApiBase *);
+    static OrtStatus *convt_create(const OrtCustomOp *, const OrtEntry *, const OrtKernelInfo *, void **);
+    static OrtStatus *convt_infer(const OrtCustomOp *, OrtShapeInferContext *);
+    static OrtStatus *convt_compute(void *, OrtKernelContext *);
+    static void convt_destroy(void *);
+
     __attribute__((visibility("default"))) OrtStatus *RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base);
-    OrtStatus *RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base)
+    OrtStatus *RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base) { return convt_register(options, base); }
+
+    static size_t convt_inputs;
+    static const char *convt_name(const OrtCustomOp *op) { return "ConvTranspose"; }
+    static const char *convt_provider(const OrtCustomOp *op) { return NULL; } /* the CPU */
+    static int convt_input_type(const OrtCustomOp *op, size_t n) { return n ? 0 : op->element_type; } /* 0 permits all types */
+    static size_t convt_input_count(const OrtCustomOp *op) { return convt_inputs; }
+    static int convt_output_type(const OrtCustomOp *op, size_t n) { return op->element_type; }
+    static size_t convt_output_count(const OrtCustomOp *op) { return 1; }
+    static int convt_need(const OrtCustomOp *op, size_t n) { return n < 2 ? ORT_REQUIRED : ORT_OPTIONAL; }
+    static int convt_memory(const OrtCustomOp *op, size_t n) { return 0; } /* the default of the provider */
+
+    static OrtCustomOp convt_operator(int element_type)
     {
-        return convt_register(options, base);
+        return (OrtCustomOp){
+            .version = ORT_VERSION, .element_type = element_type, .GetName = convt_name,
+            .GetExecutionProviderType = convt_provider, .GetInputType = convt_input_type,
+            .GetInputTypeCount = convt_input_count, .GetOutputType = convt_output_type,
+            .GetOutputTypeCount = convt_output_count, .GetInputCharacteristic = convt_need,
+            .GetOutputCharacteristic = convt_need, .GetInputMemoryType = convt_memory, .CreateKernelV2 = convt_create,
+            .KernelComputeV2 = convt_compute, .KernelDestroy = convt_destroy, .InferOutputShape = convt_infer,
+        };
     }
+
+    #define CONVT_WRITING (INT64_C(1) << 40)
+    #define convt_enter(users) __atomic_fetch_add(users, 1, __ATOMIC_ACQUIRE)
+    #define convt_leave(users) __atomic_fetch_sub(users, 1, __ATOMIC_RELEASE)
+    static inline int convt_begin_writing(int64_t *users)
+    {
+        int64_t none = 0;
+        return __atomic_compare_exchange_n(users, &none, CONVT_WRITING, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+    }
+    #define convt_end_writing(users) __atomic_fetch_sub(users, CONVT_WRITING, __ATOMIC_RELEASE)
     """
+    size_t convt_inputs
+    OrtCustomOp convt_operator(int element_type) noexcept
+    const int64_t CONVT_WRITING
+    int64_t convt_enter(int64_t *users) noexcept
+    int64_t convt_leave(int64_t *users) noexcept
+    bint convt_begin_writing(int64_t *users) noexcept
+    int64_t convt_end_writing(int64_t *users) noexcept
 
-# ONNX Runtime's element type -> NumPy type number of the same size, and the dtype to view the array as, or None.
-_TYPES = {
-    ORT_FLOAT: (cnp.NPY_FLOAT32, None),
-    ORT_DOUBLE: (cnp.NPY_FLOAT64, None),
-    ORT_FLOAT16: (cnp.NPY_FLOAT16, None),
-    ORT_BFLOAT16: (cnp.NPY_UINT16, np.dtype(ml_dtypes.bfloat16)),
-    # Types of quantized weights only:
-    ORT_UINT8: (cnp.NPY_UINT8, None),
-    ORT_INT8: (cnp.NPY_INT8, None),
-    ORT_UINT16: (cnp.NPY_UINT16, None),
-    ORT_INT16: (cnp.NPY_INT16, None),
-    ORT_INT32: (cnp.NPY_INT32, None),
-}
+_TYPE_NUMBERS = {each.onnx: each.dtype.num for each in dtypes.ALL}  # ONNX Runtime's element type -> NumPy's type number
 
-cdef size_t most_inputs = _inputs.COUNT
+cdef enum:
+    OPERATORS = 4  # one for each dtype
 cdef OrtCalls ort
 cdef OrtCustomOpDomain *domain = NULL
-cdef OrtCustomOp ops[4]
-for _n, _type in enumerate([*_TYPES][:4]):
-    ops[_n].version = ORT_VERSION
-    ops[_n].element_type = _type
-    ops[_n].GetName = name_of
-    ops[_n].GetExecutionProviderType = provider_of
-    ops[_n].GetInputType = input_type_of
-    ops[_n].GetInputTypeCount = inputs_of
-    ops[_n].GetOutputType = output_type_of
-    ops[_n].GetOutputTypeCount = outputs_of
-    ops[_n].GetInputCharacteristic = need_of
-    ops[_n].GetOutputCharacteristic = output_need_of
-    ops[_n].GetInputMemoryType = memory_of
-    ops[_n].CreateKernelV2 = create
-    ops[_n].KernelComputeV2 = compute
-    ops[_n].KernelDestroy = destroy
-    ops[_n].InferOutputShape = infer
+cdef OrtCustomOp operators[OPERATORS]
+convt_inputs = _inputs.COUNT
+for _n, _row in enumerate(dtypes.COMPUTED):
+    operators[_n] = convt_operator(_row.onnx)
 
 
-cdef const char *name_of(const OrtCustomOp *op) noexcept nogil:
-    return "ConvTranspose"
-
-
-cdef const char *provider_of(const OrtCustomOp *op) noexcept nogil:
-    return NULL  # NULL means the CPU
-
-
-cdef int input_type_of(const OrtCustomOp *op, size_t index) noexcept nogil:
-    return op.element_type if index == 0 else 0  # others may be quantized; 0 permits all types
-
-
-cdef int output_type_of(const OrtCustomOp *op, size_t index) noexcept nogil:
-    return op.element_type
-
-
-cdef size_t inputs_of(const OrtCustomOp *op) noexcept nogil:
-    return most_inputs
-
-
-cdef size_t outputs_of(const OrtCustomOp *op) noexcept nogil:
-    return 1
-
-
-cdef int need_of(const OrtCustomOp *op, size_t index) noexcept nogil:
-    return ORT_REQUIRED if index < 2 else ORT_OPTIONAL
-
-
-cdef int output_need_of(const OrtCustomOp *op, size_t index) noexcept nogil:
-    return ORT_REQUIRED
-
-
-cdef int memory_of(const OrtCustomOp *op, size_t index) noexcept nogil:
-    return 0  # the provider's default memory, which is CPU memory
-
-
-cdef OrtStatus *convt_register "convt_register"(OrtSessionOptions *options, const OrtApiBase *base) noexcept nogil:
+cdef OrtStatus *register_operators "convt_register"(OrtSessionOptions *options, const OrtApiBase *base) noexcept nogil:
     """Add the operators to the options of a session. They are created at the first call and never freed."""
     cdef OrtStatus *status = NULL
     global domain
@@ -194,24 +165,46 @@ cdef OrtStatus *convt_register "convt_register"(OrtSessionOptions *options, cons
         if not ort_calls(base, &ort):
             return NULL  # older than ORT_VERSION: without the operator, sessions keep ONNX Runtime's nodes
         status = ort.CreateCustomOpDomain("convt", &domain)
-        for n in range(4):
+        for n in range(OPERATORS):
             if status == NULL:
-                status = ort.CustomOpDomain_Add(domain, &ops[n])
+                status = ort.CustomOpDomain_Add(domain, &operators[n])
     return status if status != NULL else ort.AddCustomOpDomain(options, domain)
 
 
-cdef OrtStatus *create(
-    const OrtCustomOp *op, const OrtEntry *api, const OrtKernelInfo *info, void **kernel) noexcept with gil:
+# ---------------------------------------------------------------- errors
+
+
+cdef bint is_error(OrtStatus *status) noexcept nogil:
+    """Check whether a status is an error, and release it."""
+    if status != NULL:
+        ort.ReleaseStatus(status)
+    return status != NULL
+
+
+cdef int check(OrtStatus *status) except -1:
+    """Raise `_host.StatusError` with the code and message of a status, and release the status."""
+    if status != NULL:
+        code, text = ort.GetErrorCode(status), (<bytes>ort.GetErrorMessage(status)).decode(errors="replace")
+        ort.ReleaseStatus(status)
+        raise _host.StatusError(code, text)
+    return 0
+
+
+cdef OrtStatus *error_status(error) noexcept:
+    """Return the status of an exception. Must not raise: without a status, ONNX Runtime would use an uncomputed output."""
+    cdef bytes text = b"a node raised an exception, and a signal handler raised another while it was reported"
+    cdef int code = ORT_FAIL
     try:
-        made = _Kernel(new_node(info, op.element_type))
-    except BaseException as error:
-        return error_status(error)
-    Py_INCREF(made)
-    kernel[0] = <void *>made
-    return NULL
+        code, text = _host.status(error)
+    except BaseException as another:  # from another signal handler
+        _host.foreign_exceptions[get_ident()] = another
+    return ort.CreateStatus(code, text)
 
 
-cdef OrtStatus *infer(const OrtCustomOp *op, OrtShapeInferContext *context) noexcept with gil:
+# ---------------------------------------------------------------- shapes, while a model is loaded
+
+
+cdef OrtStatus *infer "convt_infer"(const OrtCustomOp *op, OrtShapeInferContext *context) noexcept with gil:
     """Tell ONNX Runtime the shape of a node's output, as far as it follows from the shapes of the inputs.
 
     ONNX Runtime ignores the status, so errors are stored (`_host.store_shape_error`).
@@ -282,6 +275,50 @@ cdef set_inferred_shape(OrtShapeInferContext *context, int element_type, dims):
         ort.ReleaseTensorTypeAndShapeInfo(info)
 
 
+# ---------------------------------------------------------------- tensors
+
+
+cdef bint read_shape(const OrtValue *value, int *element_type, size_t *rank, int64_t *sizes, size_t most) noexcept nogil:
+    """Read the element type (unless NULL) and shape of a tensor. Return False if it has more than ``most`` axes or is none."""
+    cdef OrtShapeInfo *info = NULL
+    cdef bint is_read
+    if value == NULL or is_error(ort.GetTensorTypeAndShape(value, &info)):
+        return False
+    is_read = element_type == NULL or not is_error(ort.GetTensorElementType(info, element_type))
+    is_read = is_read and not is_error(ort.GetDimensionsCount(info, rank)) and rank[0] <= most
+    is_read = is_read and not is_error(ort.GetDimensions(info, sizes, rank[0]))
+    ort.ReleaseTensorTypeAndShapeInfo(info)
+    return is_read
+
+
+cdef tensor(const OrtValue *value):
+    """Return a NumPy array that shares the memory of a tensor."""
+    cdef size_t rank = 0, ax
+    cdef int64_t sizes[MAX_RANK]
+    cdef cnp.npy_intp shape[MAX_RANK]
+    cdef void *data = NULL
+    cdef int element_type = 0
+    if not read_shape(value, &element_type, &rank, sizes, MAX_RANK):
+        raise ValueError(f"a tensor: got rank {rank}, wanted {MAX_RANK} at most")
+    check(ort.GetTensorMutableData(value, &data))
+    for ax in range(rank):
+        shape[ax] = sizes[ax]
+    return cnp.PyArray_SimpleNewFromData(<int>rank, shape, _TYPE_NUMBERS[element_type], data)
+
+
+cdef output(OrtKernelContext *context, shape):
+    """Return the output tensor of a node as an array of this shape."""
+    cdef OrtValue *result = NULL
+    cdef int64_t sizes[MAX_RANK]
+    for n, size in enumerate(shape):
+        sizes[n] = size
+    check(ort.KernelContext_GetOutput(context, 0, sizes, len(shape), &result))
+    return tensor(result)
+
+
+# ---------------------------------------------------------------- kernels
+
+
 cdef class _Kernel:
     """A node and its entries of input shapes seen before."""
     cdef object node
@@ -296,122 +333,20 @@ cdef class _Kernel:
         self.has_slopes = self.slopes is not None
 
 
-cdef void destroy(void *kernel) noexcept with gil:
-    if kernel != NULL:
-        Py_DECREF(<object>kernel)
-
-
-cdef OrtStatus *compute(void *kernel, OrtKernelContext *context) noexcept nogil:
-    cdef OrtStatus *status = NULL
-    return status if run_known(kernel, context, &status) else compute_by_python(kernel, context)
-
-
-cdef OrtStatus *compute_by_python(void *kernel, OrtKernelContext *context) noexcept with gil:
+cdef OrtStatus *create "convt_create"(
+        const OrtCustomOp *op, const OrtEntry *api, const OrtKernelInfo *info, void **kernel) noexcept with gil:
     try:
-        run(<_Kernel>kernel, context)
+        made = _Kernel(new_node(info, op.element_type))
     except BaseException as error:
         return error_status(error)
+    Py_INCREF(made)
+    kernel[0] = <void *>made
     return NULL
 
 
-cdef bint run_known(void *kernel, OrtKernelContext *context, OrtStatus **status) noexcept nogil:
-    """Compute an input shape seen before. Return False for a new shape or an error; Python then computes and reports it."""
-    cdef const OrtValue *value = NULL
-    cdef OrtValue *result = NULL
-    cdef void *data = NULL
-    cdef void *out = NULL
-    cdef void *add = NULL
-    cdef size_t rank = 0
-    cdef int64_t sizes[KNOWN_RANK]
-    cdef bint done
-    cdef Entry *entry
-    cdef Threads threads
-    cdef ThreadPool pool
-    if is_error(ort.KernelContext_GetInput(context, 0, &value)) or not shape_of(value, &rank, sizes, KNOWN_RANK):
-        return False
-    entry = (<_Kernel>kernel).known.find(rank, sizes)
-    if entry == NULL:
-        return False
-    done = not (
-        is_error(ort.GetTensorMutableData(value, &data))
-        or (entry.adds and not read_addend(context, (<_Kernel>kernel).added, entry, &add))
-        or is_error(ort.KernelContext_GetOutput(context, 0, entry.out_sizes, rank, &result))
-        or is_error(ort.GetTensorMutableData(result, &out))
-    )
-    if done:
-        threads.context, threads.status = context, NULL
-        pool.run, pool.context = run_on_session_threads, &threads
-        use_thread_pool(&pool)
-        done = known.compute(entry, <char *>data, <char *>out, <const char *>add)
-        if done and (<_Kernel>kernel).has_slopes:
-            apply_slopes((<_Kernel>kernel).slopes, entry, <char *>out)
-        use_thread_pool(NULL)
-        done = not is_error(threads.status) and done
-    known.release(entry)
-    return done
-
-
-cdef void apply_slopes(Slopes slopes, const Entry *entry, char *out) noexcept nogil:
-    """Apply the slopes of a PRelu to an entry's output."""
-    cdef int64_t plane = 1
-    cdef size_t ax
-    for ax in range(2, entry.rank):
-        plane *= entry.out_sizes[ax]
-    slopes.compute(out, entry.out_sizes[0] * entry.out_sizes[1], plane, entry.run.threads)
-
-
-cdef bint read_addend(OrtKernelContext *context, size_t added, const Entry *entry, void **add) noexcept nogil:
-    """Read the address of the array that is added. Return False if its shape is not that of the entry's output."""
-    cdef const OrtValue *value = NULL
-    cdef size_t rank = 0, ax
-    cdef int64_t sizes[KNOWN_RANK]
-    if is_error(ort.KernelContext_GetInput(context, added, &value)) or not shape_of(value, &rank, sizes, KNOWN_RANK):
-        return False
-    if rank != entry.rank:
-        return False
-    for ax in range(rank):
-        if sizes[ax] != entry.out_sizes[ax]:
-            return False
-    return not is_error(ort.GetTensorMutableData(value, add))
-
-
-cdef bint is_error(OrtStatus *status) noexcept nogil:
-    """Check whether a status is an error, and release it."""
-    if status != NULL:
-        ort.ReleaseStatus(status)
-    return status != NULL
-
-
-cdef bint shape_of(const OrtValue *value, size_t *rank, int64_t *sizes, size_t most) noexcept nogil:
-    """Read the shape of a tensor. Return False if it has more than ``most`` axes or cannot be read."""
-    cdef OrtShapeInfo *info = NULL
-    cdef bint is_read
-    if value == NULL or is_error(ort.GetTensorTypeAndShape(value, &info)):
-        return False
-    is_read = not is_error(ort.GetDimensionsCount(info, rank)) and rank[0] <= most
-    is_read = is_read and not is_error(ort.GetDimensions(info, sizes, rank[0]))
-    ort.ReleaseTensorTypeAndShapeInfo(info)
-    return is_read
-
-
-cdef OrtStatus *error_status(error) noexcept:
-    """Return the status of an exception. Must not raise: without a status, ONNX Runtime would use an uncomputed output."""
-    cdef bytes text = b"a node raised an exception, and a signal handler raised another while it was reported"
-    cdef int code = ORT_FAIL
-    try:
-        code, text = _host.status(error)
-    except BaseException as another:  # from another signal handler
-        _host.foreign_exceptions[get_ident()] = another
-    return ort.CreateStatus(code, text)
-
-
-cdef int check(OrtStatus *status) except -1:
-    """Raise `_host.StatusError` with the code and message of a status, and release the status."""
-    if status != NULL:
-        code, text = ort.GetErrorCode(status), (<bytes>ort.GetErrorMessage(status)).decode(errors="replace")
-        ort.ReleaseStatus(status)
-        raise _host.StatusError(code, text)
-    return 0
+cdef void destroy "convt_destroy"(void *kernel) noexcept with gil:
+    if kernel != NULL:
+        Py_DECREF(<object>kernel)
 
 
 cdef new_node(const OrtKernelInfo *info, int element_type):
@@ -427,6 +362,18 @@ cdef new_node(const OrtKernelInfo *info, int element_type):
         check(ort.KernelInfoGetConstantInput_tensor(info, n, &constant, &value))
         constants.append(tensor(value) if constant and value != NULL else None)
     return _node.Node(text[:size - 1].decode(), element_type, constants)
+
+
+cdef OrtStatus *compute "convt_compute"(void *kernel, OrtKernelContext *context) noexcept nogil:
+    return NULL if run_known(kernel, context) else compute_by_python(kernel, context)
+
+
+cdef OrtStatus *compute_by_python(void *kernel, OrtKernelContext *context) noexcept with gil:
+    try:
+        run(<_Kernel>kernel, context)
+    except BaseException as error:
+        return error_status(error)
+    return NULL
 
 
 cdef run(_Kernel kernel, OrtKernelContext *context):
@@ -453,38 +400,21 @@ cdef run(_Kernel kernel, OrtKernelContext *context):
         kernel.known.remember(node.operator, inputs[0], out, node.threads, adds)
 
 
-cdef output(OrtKernelContext *context, shape):
-    """Return the output tensor of a node as an array of this shape."""
-    cdef OrtValue *result = NULL
-    cdef int64_t sizes[MAX_RANK]
-    for n, size in enumerate(shape):
-        sizes[n] = size
-    check(ort.KernelContext_GetOutput(context, 0, sizes, len(shape), &result))
-    return tensor(result)
-
-
-cdef compute_on_session_threads(node, OrtKernelContext *context, inputs, out):
-    """Compute the output of a node on the session's threads."""
-    cdef Threads threads
-    cdef ThreadPool pool
-    threads.context, threads.status = context, NULL
-    pool.run, pool.context = run_on_session_threads, &threads
-    use_thread_pool(&pool)
-    try:
-        node.compute(inputs, out)
-    except BaseException:
-        if threads.status != NULL:
-            ort.ReleaseStatus(threads.status)
-        raise
-    finally:
-        use_thread_pool(NULL)
-    check(threads.status)
+# ---------------------------------------------------------------- the session's threads
 
 
 cdef struct Threads:
     # The threads of a session, for a run of a kernel.
+    ThreadPool pool
     OrtKernelContext *context
     OrtStatus *status  # the first error, or NULL
+
+
+cdef void use_session_threads(Threads *threads, OrtKernelContext *context) noexcept nogil:
+    """Let this thread's calls of convt compute on the session's threads, until `use_thread_pool` gets NULL."""
+    threads.context, threads.status = context, NULL
+    threads.pool.run, threads.pool.context = run_on_session_threads, threads
+    use_thread_pool(&threads.pool)
 
 
 cdef void run_on_session_threads(
@@ -494,30 +424,214 @@ cdef void run_on_session_threads(
     cdef OrtStatus *status = ort.KernelContext_ParallelFor(threads.context, work, count, count, job)
     if threads.status == NULL:
         threads.status = status
-    elif status != NULL:
-        ort.ReleaseStatus(status)
+    else:
+        is_error(status)
 
 
-cdef tensor(const OrtValue *value):
-    """Return a NumPy array that shares the memory of a tensor."""
-    cdef OrtShapeInfo *info = NULL
-    cdef size_t rank = 0
-    cdef int64_t sizes[MAX_RANK]
-    cdef cnp.npy_intp shape[MAX_RANK]
-    cdef void *data = NULL
-    cdef int element_type = 0
-    check(ort.GetTensorTypeAndShape(value, &info))
+cdef compute_on_session_threads(node, OrtKernelContext *context, inputs, out):
+    """Compute the output of a node on the session's threads."""
+    cdef Threads threads
+    use_session_threads(&threads, context)
     try:
-        check(ort.GetTensorElementType(info, &element_type))
-        check(ort.GetDimensionsCount(info, &rank))
-        if rank > MAX_RANK:
-            raise ValueError(f"a tensor: got rank {rank}, wanted {MAX_RANK} at most")
-        check(ort.GetDimensions(info, sizes, rank))
+        node.compute(inputs, out)
+    except BaseException:
+        is_error(threads.status)
+        raise
     finally:
-        ort.ReleaseTensorTypeAndShapeInfo(info)
-    check(ort.GetTensorMutableData(value, &data))
-    for n in range(rank):
-        shape[n] = sizes[n]
-    kind, dtype = _TYPES[element_type]
-    array = cnp.PyArray_SimpleNewFromData(<int>rank, shape, kind, data)
-    return array if dtype is None else array.view(dtype)
+        use_thread_pool(NULL)
+    check(threads.status)
+
+
+# ---------------------------------------------------------------- input shapes seen before
+
+
+cdef bint run_known(void *kernel, OrtKernelContext *context) noexcept nogil:
+    """Compute an input shape seen before. Return False for a new shape or an error; Python then computes and reports it."""
+    cdef const OrtValue *value = NULL
+    cdef OrtValue *result = NULL
+    cdef void *data = NULL
+    cdef void *out = NULL
+    cdef void *add = NULL
+    cdef size_t rank = 0
+    cdef int64_t sizes[KNOWN_RANK]
+    cdef bint done
+    cdef Entry *entry
+    cdef Threads threads
+    if is_error(ort.KernelContext_GetInput(context, 0, &value)) or not read_shape(value, NULL, &rank, sizes, KNOWN_RANK):
+        return False
+    entry = (<_Kernel>kernel).known.find(rank, sizes)
+    if entry == NULL:
+        return False
+    done = not (
+        is_error(ort.GetTensorMutableData(value, &data))
+        or (entry.adds and not read_addend(context, (<_Kernel>kernel).added, entry, &add))
+        or is_error(ort.KernelContext_GetOutput(context, 0, entry.out_sizes, rank, &result))
+        or is_error(ort.GetTensorMutableData(result, &out))
+    )
+    if done:
+        use_session_threads(&threads, context)
+        done = compute_entry(entry, <char *>data, <char *>out, <const char *>add)
+        if done and (<_Kernel>kernel).has_slopes:
+            apply_slopes((<_Kernel>kernel).slopes, entry, <char *>out)
+        use_thread_pool(NULL)
+        done = not is_error(threads.status) and done
+    convt_leave(&entry.users)
+    return done
+
+
+cdef bint read_addend(OrtKernelContext *context, size_t added, const Entry *entry, void **add) noexcept nogil:
+    """Read the address of the array that is added. Return False if its shape is not that of the entry's output."""
+    cdef const OrtValue *value = NULL
+    cdef size_t rank = 0, ax
+    cdef int64_t sizes[KNOWN_RANK]
+    if is_error(ort.KernelContext_GetInput(context, added, &value)) or not read_shape(value, NULL, &rank, sizes, KNOWN_RANK):
+        return False
+    if rank != entry.rank:
+        return False
+    for ax in range(rank):
+        if sizes[ax] != entry.out_sizes[ax]:
+            return False
+    return not is_error(ort.GetTensorMutableData(value, add))
+
+
+cdef bint compute_entry(Entry *entry, char *data, char *out, const char *add) noexcept nogil:
+    """Compute an entry's output; ``add`` is not NULL if the entry adds.
+
+    Return False if the output is invalid, or if memory for the workspace is lacking.
+    """
+    cdef size_t got
+    cdef RunArguments run = entry.run
+    cdef char *ws = take_block(entry.workspace_bytes, workspaces(), &got)
+    cdef bint done
+    if ws == NULL:
+        return False
+    run.src, run.dst = data, out
+    done = (<NativePlan>entry.plan).run_with_workspace(ws, &run)
+    return_block(ws, got, workspaces())
+    if done and entry.adds:
+        (<Bound>entry.bound).add(out, add, run.threads)
+    (<Bound>entry.bound).touch_all()
+    return done
+
+
+cdef void apply_slopes(Slopes slopes, const Entry *entry, char *out) noexcept nogil:
+    """Apply the slopes of a PRelu to an entry's output."""
+    cdef int64_t plane = 1
+    cdef size_t ax
+    for ax in range(2, entry.rank):
+        plane *= entry.out_sizes[ax]
+    slopes.compute(out, entry.out_sizes[0] * entry.out_sizes[1], plane, entry.run.threads)
+
+
+cdef struct Entry:
+    # Shapes of X and the output, and what is needed to compute the output.
+    int64_t users   # number of threads that read or run the entry; plus CONVT_WRITING while a thread writes it
+    int64_t version  # `known_calls_version()` at the time of writing; the entry is valid while that value is unchanged
+    size_t rank
+    int64_t sizes[KNOWN_RANK]
+    int64_t out_sizes[KNOWN_RANK]
+    bint adds  # the node adds an array of the output's shape
+    bint fixed_threads  # the session sets the number of threads; otherwise `convt.num_threads` may change it
+    void *bound       # a `_repeat.Bound`; `Known.references` keeps the Bound and its plan alive
+    void *plan
+    RunArguments run  # arguments of the plan, except the addresses of data and output
+    size_t workspace_bytes
+
+
+cdef class Known:
+    """Entries for input shapes of a node that were seen before, which are computed without Python and the GIL.
+
+    After Python computes a run of a node, it writes an entry: the shapes, the plan, its packed weights and the number of
+    threads. The next run of that shape finds the entry with a few comparisons. `convt._core.invalidate_known_calls` invalidates
+    all entries when convt drops plans or packed weights, or when its number of threads changes. Python computes a run without
+    a valid entry, and writes a new one. ``references`` keeps alive what entries refer to: dropped weights are freed when the
+    node writes its next entry. Readers of an entry are counted; a writer that finds readers leaves the entry unchanged.
+    """
+
+    cdef Entry entries[KNOWN]
+    cdef list references
+    cdef Py_ssize_t next
+
+    def __cinit__(self):
+        cdef int n
+        self.references, self.next = [None] * KNOWN, 0
+        for n in range(KNOWN):
+            self.entries[n].users, self.entries[n].version = 0, -1
+
+    cdef remember(self, operator, data, out, int threads, bint adds):
+        """Write an entry for an operator that just computed ``out`` from ``data``.
+
+        ``threads`` is the session's number of threads, or 0 for convt's own number. ``adds`` says whether it added an array of
+        the output's shape. No entry is written if the call cannot be repeated without Python.
+        """
+        cdef Entry *entry
+        cdef int ax, rank = cnp.PyArray_NDIM(data)
+        cdef int64_t version = known_calls_version()
+        cdef Bound bound
+        cdef PackedFilter packed
+        cdef Deal deal
+        cdef int available = threads or config.get_num_threads()
+        if rank > KNOWN_RANK or (threads == 0 and has_thread_scope()):
+            return
+        found = operator._kept.get(layout(data, available, adds))
+        if found is None:
+            return
+        bound = <Bound>found
+        weights = bound.form.weights()
+        if bound.native is None or bound.fill is not None or type(weights) is not PackedFilter:
+            return
+        packed = weights
+        cdef int n = self.entry_index(rank, cnp.PyArray_DIMS(data), version)
+        entry = &self.entries[n]
+        if not convt_begin_writing(&entry.users):
+            return  # another thread uses the entry
+        entry.run.threads = bound.native.threads(available)
+        deal = bound.native.deal_for(entry.run.threads)
+        self.references[n] = bound, packed, deal
+        entry.version, entry.rank, entry.fixed_threads, entry.adds = version, rank, threads != 0, adds
+        for ax in range(rank):
+            entry.sizes[ax], entry.out_sizes[ax] = cnp.PyArray_DIMS(data)[ax], cnp.PyArray_DIMS(out)[ax]
+        entry.bound, entry.plan = <void *>bound, <void *>bound.native
+        entry.run.weights, entry.run.bias, entry.run.source = packed.weights, packed.bias, packed.source
+        entry.run.deal_tasks = NULL
+        if deal is not None:
+            entry.run.deal_first, entry.run.deal_tasks = deal.first.p, deal.tasks.p
+        entry.workspace_bytes = bound.native.workspace_bytes(&entry.run)
+        convt_end_writing(&entry.users)
+
+    cdef int entry_index(self, int rank, const cnp.npy_intp *sizes, int64_t version):
+        """Return the index for the entry of a shape: that of its present entry, or the next in turn. Clear invalid entries."""
+        cdef Entry *entry
+        cdef int n, ax, found = -1
+        cdef bint same
+        for n in range(KNOWN):
+            entry = &self.entries[n]
+            same = <int>entry.rank == rank
+            for ax in range(rank if same else 0):
+                same = same and entry.sizes[ax] == sizes[ax]
+            found = n if same else found
+            if entry.version != version and convt_begin_writing(&entry.users):
+                entry.version, self.references[n] = -1, None
+                convt_end_writing(&entry.users)
+        if found < 0:
+            found = <int>self.next
+            self.next = (self.next + 1) % KNOWN
+        return found
+
+    cdef Entry *find(self, size_t rank, const int64_t *sizes) noexcept nogil:
+        """Return the entry of a shape, or NULL if there is no valid one. The entry does not change until the reader leaves it."""
+        cdef Entry *entry
+        cdef size_t ax
+        cdef int n
+        cdef bint same
+        for n in range(KNOWN):
+            entry = &self.entries[n]
+            if convt_enter(&entry.users) < CONVT_WRITING and entry.version == known_calls_version() and entry.rank == rank and (
+                    entry.fixed_threads or not has_thread_scope()):
+                same = True
+                for ax in range(rank):
+                    same = same and entry.sizes[ax] == sizes[ax]
+                if same:
+                    return entry
+            convt_leave(&entry.users)
+        return NULL

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx_models import TensorProto, both, conv, helper, info, model_of, norm, onnxruntime, outcome, plain, same, weights
 
-from convt.onnxruntime import InferenceSession, _host, _node
+from convt.onnxruntime import InferenceSession, _node, _replaced
 
 SHAPE = (2, 6, 11, 13)  # the output of X (2, 4, 5, 6) with W (4, 6, 3, 3) and stride 2
 X, W = weights(2, 4, 5, 6), weights(4, 6, 3, 3)
@@ -51,7 +51,7 @@ def test_a_sum_after_a_bias_and_a_norm_is_fused():
 
 @pytest.mark.parametrize("other", [(1, 6, 1, 1), (6, 1, 1), (2, 1, 11, 13), (13,), (), (1, 1, 11, 1)])
 def test_an_array_that_broadcasts_is_added(other, monkeypatch):
-    monkeypatch.delattr(_host.Host, "compute_with_onnxruntime")
+    monkeypatch.delattr(_replaced.Fallback, "compute_with_onnxruntime")
     session = same(add_model([None] * len(other)), {"X": X, "S": weights(*other)})
     assert fused(session) == ("Add",)
 

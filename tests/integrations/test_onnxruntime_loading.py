@@ -330,8 +330,8 @@ def test_a_node_that_neither_computes_is_left_out(monkeypatch):
     made = _node.Node.__init__
 
     def refuse(self, text, *rest):
-        if '"node": 1' in text and len(_node.sessions) and _node.sessions[json.loads(text)["session"]]:
-            _node.sessions[json.loads(text)["session"]][1] = ValueError("strides: got 3")
+        if '"node": 1' in text and len(_host.sessions) and _host.sessions[json.loads(text)["session"]].nodes:
+            _host.sessions[json.loads(text)["session"]].nodes[1] = ValueError("strides: got 3")
             raise ValueError("strides: got 3")
         made(self, text, *rest)
 
@@ -399,7 +399,7 @@ def test_nodes_after_set_providers(tmp_path):
     session.set_providers(["CPUExecutionProvider"])
     assert session.nodes["Y"] is not before and session.report.packed == ("Y",)
     assert session.run(None, {"X": X})[0].shape == (1, 4, 7, 9)
-    assert session.nodes["Y"].shapes and session._model_path == str(tmp_path / "m.onnx") and not _node.sessions
+    assert session.nodes["Y"].shapes and session._model_path == str(tmp_path / "m.onnx") and not _host.sessions
 
 
 @pytest.mark.parametrize("built", [False, True], ids=["built without it", "without a device"])
@@ -420,7 +420,7 @@ def test_providers_that_do_not_work_here(built, monkeypatch):
     assert session.report.packed == ("Y",) and not session.report.kept
     with pytest.warns(UserWarning, match="CUDAExecutionProvider"):
         session.set_providers(providers)
-    assert session.report.packed == ("Y",) and not _node.sessions
+    assert session.report.packed == ("Y",) and not _host.sessions
     close(session, plain(simple()), {"X": X})
 
 
@@ -445,7 +445,8 @@ def test_a_provider_that_works_keeps_the_model(monkeypatch):
 
 def _refuse_twice():
     """Return a function that refuses a model because of its provider, then because of something else."""
-    left = [_loading.OtherProviders(["CUDAExecutionProvider"], ["Up/c"]), _loading.NotConverted("of another reason", ["Up/c"])]
+    other = _loading.OtherProviders("the session uses CUDAExecutionProvider", ["Up/c"])
+    left = [other, _loading.NotConverted("of another reason", ["Up/c"])]
 
     def refuse(*_):
         raise left.pop(0)

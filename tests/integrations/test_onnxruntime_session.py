@@ -17,7 +17,7 @@ import pytest
 from cases import meanwhile
 from onnx_models import PATHS, VERSION, both, conv, helper, model_of, onnx, onnxruntime, outcome, weights
 
-from convt.onnxruntime import InferenceSession, _host, _loading, _node, _replaced, _rewrite, library
+from convt.onnxruntime import InferenceSession, _host, _loading, _node, _parameters, _replaced, _rewrite, library
 
 FOLDER = "session.model_external_initializers_file_folder_path"
 X = weights(1, 6, 5, 7)
@@ -202,7 +202,7 @@ def test_sessions_made_at_the_same_time():
         return np.abs(session.run(None, {"X": X})[0] / (n + 1) - want).max()
 
     with ThreadPoolExecutor(8) as pool:
-        assert max(pool.map(one, range(16))) < 1e-4 and not _node.sessions
+        assert max(pool.map(one, range(16))) < 1e-4 and not _host.sessions
 
 
 @pytest.mark.skipif(VERSION < (1, 25), reason="older versions read beyond the input for such an output_shape")
@@ -373,14 +373,14 @@ def test_a_signal_within_a_node(monkeypatch):
                 patch.setattr(_node.Node, name, lambda *_: signal.raise_signal(signal.SIGALRM))
                 with pytest.raises(Mine):
                     session.run(None, {"X": X})
-        for place, name in ((_replaced, "output_dims"), (_node.Node, "parameters")):
+        for place, name in ((_replaced, "output_dims"), (_parameters, "read")):
             with monkeypatch.context() as patch:
                 patch.setattr(place, name, lambda *_: signal.raise_signal(signal.SIGALRM))
                 with pytest.raises(Mine):
                     InferenceSession(simple())
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert not _host.foreign_exceptions and not _node.sessions
+    assert not _host.foreign_exceptions and not _host.sessions
     assert session.run(None, {"X": X})[0].shape == (1, 4, 11, 15)
 
 
