@@ -22,6 +22,7 @@ import numpy as np
 from convt._run.flags cimport convt_is_set, convt_set
 from convt._run.kernels cimport (
     CONVT_DOTS,
+    CONVT_DTYPES,
     CONVT_DW_ORDERED,
     CONVT_DW_PRODUCTS,
     CONVT_DW_SOURCES,
@@ -42,6 +43,7 @@ from convt._run.shares cimport convt_set_share, convt_take_first, convt_take_las
 from convt._run.team cimport convt_now, convt_team, convt_team_record, convt_team_threads, convt_worked
 
 from convt._base.activation import ACTIVATIONS, numbers_of
+from convt._base.dtypes import COMPUTED
 
 cnp.import_array()
 
@@ -91,7 +93,8 @@ cdef extern from *:
     const char *CONVT_COMPILER
     const char *CONVT_IDENTITY  # defined by setup.py
 
-_DTYPES = ("float32", "float64", "float16", "bfloat16")
+_DTYPES = [each.dtype.name for each in COMPUTED]
+assert len(_DTYPES) == CONVT_DTYPES
 UNITS = ("vectors", "dots", "amx", "amx_two", "amx_one")  # hardware units that multiply: see kernels/convt_kernels.h
 assert len(UNITS) == CONVT_UNITS
 

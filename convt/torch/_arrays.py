@@ -5,7 +5,9 @@ import numpy as np
 import torch
 from torch._prims_common import suggest_memory_format  # imports sympy at its first call, which takes 0.3 s and 35 MiB
 
-DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+from .._base.dtypes import COMPUTED
+
+DTYPES = tuple(getattr(torch, each.dtype.name) for each in COMPUTED)
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 

@@ -35,6 +35,7 @@ from hypothesis import strategies as st
 import convt
 from convt import _core
 from convt._base.activation import ACTIVATIONS
+from convt._base.dtypes import COMPUTED
 from convt._plan import choose
 from convt._run import config
 from convt.algorithms.onednn import library, primitive
@@ -533,10 +534,9 @@ CHECK = """
     #define DECLARED(result, name, parameters) result (*check_##name) parameters = name;
     ONEDNN_ENTRY_POINTS(DECLARED)
 """
-KINDS = "".join(
-    f'_Static_assert(dnnl_eltwise_{each.onednn} == {each.onednn_kind}, "kind");\n'
-    for each in ACTIVATIONS.values() if each.onednn
-)  # fmt: skip
+NUMBERS = {f"eltwise_{each.onednn}": each.onednn_kind for each in ACTIVATIONS.values() if each.onednn}
+NUMBERS |= dict(zip(("f32", None, "f16", "bf16"), [each.onednn for each in COMPUTED], strict=True))
+TABLES = "".join(f'_Static_assert(dnnl_{name} == {number}, "");\n' for name, number in NUMBERS.items() if name)
 
 
 def headers():
@@ -551,7 +551,7 @@ def headers():
 
 def agreement(folder, text):
     (folder / "onednn_api.h").write_text(text)
-    (folder / "check.c").write_text(textwrap.dedent(CHECK) + KINDS)
+    (folder / "check.c").write_text(textwrap.dedent(CHECK) + TABLES)
     command = [COMPILER, "-std=c11", "-fsyntax-only", "-Werror", f"-I{folder}", f"-I{headers()}", str(folder / "check.c")]
     return subprocess.run(command, capture_output=True, text=True)
 
@@ -564,7 +564,7 @@ def test_declarations_agree_with_the_real_headers(tmp_path):
     assert done.returncode == 0, done.stderr
     # Check the check itself: a wrong value, parameter and structure are each found.
     for right, wrong in [
-        ("F(dnnl_bf16, 2)", "F(dnnl_bf16, 4)"),
+        ("F(dnnl_cpu, 1)", "F(dnnl_cpu, 4)"),
         ("(onednn_stream stream))", "(onednn_engine stream))"),
         ("float alpha, float beta", "double alpha, float beta"),
         ("int major, minor, patch;", "int major, minor;"),

@@ -47,9 +47,6 @@ typedef struct {
     F(DNNL_RUNTIME_SYCL, 512) \
     F(dnnl_cpu, 1) \
     F(dnnl_stream_in_order, 1) \
-    F(dnnl_f16, 1) \
-    F(dnnl_bf16, 2) \
-    F(dnnl_f32, 3) \
     F(dnnl_format_tag_any, 1) \
     F(dnnl_scratchpad_mode_user, 1) \
     F(dnnl_forward_inference, 96) \

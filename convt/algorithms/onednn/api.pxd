@@ -8,7 +8,7 @@ cdef extern from "onednn_api.h" nogil:
     const unsigned ONEDNN_DNNL_RUNTIME_SEQ, ONEDNN_DNNL_RUNTIME_OMP, ONEDNN_DNNL_RUNTIME_TBB
     const unsigned ONEDNN_DNNL_RUNTIME_THREADPOOL, ONEDNN_DNNL_RUNTIME_SYCL
     const unsigned ONEDNN_dnnl_cpu, ONEDNN_dnnl_stream_in_order
-    const unsigned ONEDNN_dnnl_f16, ONEDNN_dnnl_bf16, ONEDNN_dnnl_f32, ONEDNN_dnnl_format_tag_any
+    const unsigned ONEDNN_dnnl_format_tag_any
     const unsigned ONEDNN_dnnl_scratchpad_mode_user, ONEDNN_dnnl_forward_inference, ONEDNN_dnnl_deconvolution_direct
     const unsigned ONEDNN_dnnl_binary_add
     const unsigned ONEDNN_dnnl_query_impl_info_str, ONEDNN_dnnl_query_weights_md, ONEDNN_dnnl_query_scratchpad_md

@@ -13,6 +13,7 @@ cimport numpy as cnp
 import numpy as np
 
 from ..._base import activation, check as _check
+from ..._base.dtypes import COMPUTED
 from .library import available
 
 from .api cimport *
@@ -21,7 +22,7 @@ from .library cimport api, check, engine, use_threads
 
 cnp.import_array()
 
-_DTYPES = {"float16": ONEDNN_dnnl_f16, "bfloat16": ONEDNN_dnnl_bf16, "float32": ONEDNN_dnnl_f32}
+_DTYPES = {each.dtype.name: each.onednn for each in COMPUTED if each.onednn}
 
 
 def can(problem):
