@@ -65,12 +65,12 @@ def most_taps_of_output(problem, ax):
 def input_row_counts(problem):
     """Return (output rows of the batch, mean number of input rows that reach an output row, mean number of those that did not
     reach the output row before it along the second-last axis)."""
-    p, rows, reaching, new = problem, problem.batch, 1.0, 1.0
-    for ax in range(len(p.kernel) - 1):
-        size, out = p.in_sizes[ax], max(p.out_sizes[ax], 1)
-        new = reaching * min(1.0, size / out)
-        reaching *= tap_pair_count(p.kernel[ax], p.strides[ax], p.dilations[ax], size, p.begin[ax], p.out_sizes[ax]) / out
-        rows *= p.out_sizes[ax]
+    rows, reaching, new = problem.batch, 1.0, 1.0
+    for axis in _phases.axes_of(problem)[:-1]:
+        out = max(axis.out, 1)
+        new = reaching * min(1.0, axis.size / out)
+        reaching *= tap_pair_count(*axis) / out
+        rows *= axis.out
     return rows, reaching, new
 
 

@@ -16,6 +16,8 @@ block:
 Tasks write disjoint outputs. Each thread has its own workspace with the regions of schedule.book.
 """
 
+import itertools
+
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
@@ -38,8 +40,6 @@ from convt._run.kernels cimport (
 from convt._run.memory cimport keep_table, odd_line_stride, round64, structures
 from convt.algorithms.indexing cimport Cut, advance, cut_at, cut_evenly, is_inside, take_block, take_index
 from convt.algorithms.packing cimport PackClass, PanelRecipe, pack_depth
-
-from convt.algorithms.direct import tables
 
 cnp.import_array()
 
@@ -196,8 +196,8 @@ cdef fill_class(DirectPlan plan, DirectClass *c, given):
     c.rows, c.block, c.blocks, c.span, c.sparse = decided.rows, decided.block, decided.blocks, decided.span, decided.sparse
     c.panel_block, c.panel_blocks = decided.panel_block, decided.panel_blocks
     c.pair_rows, c.strip = decided.pair_rows, decided.strip
-    tap_in = tables.taps([run.first_in for run in runs])
-    c.ntaps, c.tap_in = len(tap_in), keep_table(keep, tap_in)
+    c.ntaps = decided.taps
+    c.tap_in = keep_table(keep, list(itertools.product(*[run.first_in for run in runs])))
     c.follows_previous = keep_table(keep, np.zeros(c.ntaps, np.int64))
     if plan.in_c == 1 and plan.in_stride.p[x] == plan.ci and plan.ci % plan.k.kstep == 0:
         for n in range(1, c.ntaps):

@@ -29,6 +29,7 @@ assert KC == _KC
 
 cdef double MOST_SHARE = 0.92  # a class is sparse only if at most this fraction of rows times taps is inside the input
 cdef double EXPOSED = costs.EXPOSED
+cdef int64_t MAX_PARTIAL = common.MAX_PARTIAL
 
 cdef enum:  # indices of the counts, in the order of `count_names`; counts before WEIGHT are computing, WEIGHT_L3 is fetching
     TILE, CALL, ACCUMULATOR, WEIGHT, WEIGHT_L3, STALL, WEIGHT_AMX, PACK, REST, START, ROW, TASK, PIECE, STORE
@@ -186,7 +187,7 @@ cdef class Shape:
         panel_block = (panels + pieces - 1) // pieces
         span = max(<int64_t>1, t.input_bytes // (block * t.lda * t.e_size))
         if self.chunks > span:  # partial sums of all panels of a task are kept between spans
-            panel_block = min(panel_block, max(<int64_t>1, <int64_t>(1 << 20) // (block * nr * t.t_size)))
+            panel_block = min(panel_block, max(<int64_t>1, MAX_PARTIAL // (block * nr * t.t_size)))
         return Division(
             block, blocks, panel_block, (panels + panel_block - 1) // panel_block, span,
             untraced_cycles(self, min(block, self.rows), min(self.columns, panel_block * nr)),

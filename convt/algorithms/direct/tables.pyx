@@ -1,5 +1,5 @@
 # cython: language_level=3, cdivision=True
-"""The long tables of a class: taps, depth chunks and columns.
+"""The long tables of a class: depth chunks and columns.
 
 direct/bind.py makes them from the runs of a class for the loops of `direct`; winograd/bind.py uses `columns`. The module is
 compiled because the tables may be long.
@@ -10,14 +10,6 @@ from libc.stdint cimport int64_t
 import numpy as np
 
 from convt._run.kernels cimport CONVT_KC
-
-
-def taps(axes):
-    """Return [tap][axis], the input index that each tap reads at the first row. ``axes`` has the `first_in` of each run."""
-    table = np.empty((*map(len, axes), len(axes)), np.int64)
-    for ax, first_in in enumerate(axes):
-        table[..., ax] = np.reshape(first_in, (-1, *[1] * (len(axes) - 1 - ax)))
-    return table.reshape(-1, len(axes))
 
 
 def depth_chunks(ranges, totals, int64_t filled, int64_t step, int64_t slab):

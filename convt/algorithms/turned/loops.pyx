@@ -8,6 +8,8 @@ region "sums", and the phases are interleaved from there into the planes of the 
 the planes. schedule.py lists the other regions.
 """
 
+import itertools
+
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
@@ -33,7 +35,6 @@ from convt.algorithms.indexing cimport advance, fill, is_inside, take_block, tak
 from convt.algorithms.packing cimport NO_TAP, PackRecipe
 
 from convt.algorithms import packing
-from convt.algorithms.direct import tables
 
 cnp.import_array()
 
@@ -258,7 +259,7 @@ cdef fill_class(TurnedPlan plan, TurnedClass *c, given):
     each, more = divmod(decided.units, decided.tiles)
     c.unit = keep_table(keep, [each * n + min(n, more) for n in range(decided.tiles + 1)])
     c.ntaps, c.depth = decided.taps, decided.taps * plan.ci_p
-    c.tap_in = keep_table(keep, tables.taps([run.first_in for run in runs]))
+    c.tap_in = keep_table(keep, list(itertools.product(*[run.first_in for run in runs])))
     c.nchunks, c.chunks = len(given.chunks), keep_table(keep, given.chunks)
     c.outer, c.outer_at = len(given.outer_at), keep_table(keep, given.outer_at)
     c.outer_valid = keep_table(keep, given.outer_valid)

@@ -25,8 +25,7 @@ def cost(schedule, here):
     counts["task"] = 1
     tasks = problem.groups * schedule.blocks
     cycles = prices.cycles(counts) * tasks
-    if schedule.threads > 1 and tasks <= common.BALANCED_TASKS and cycles >= here.limits.single_thread_cycles:
-        cycles = cycles * (-(-tasks // 2) * 2 / tasks)  # for two threads, whatever the number in use
+    cycles = common.cycles_of_equal_tasks(cycles, tasks, common.thread_count(cycles, schedule.threads, here))
     memory = common.plane_counts(problem, False, here) if problem.planar else common.memory_counts(problem, here=here)
     return costs.overlapped(cycles, prices.cycles(memory))
 

@@ -58,8 +58,7 @@ def takes(problem, unit):
 
 def most_terms(problem):
     """Return an upper bound of the products that an output sums."""
-    axes = zip(problem.kernel, problem.strides, problem.dilations, problem.in_sizes, strict=True)
-    return math.prod([min(size, -(-k // (s // math.gcd(s, d)))) for k, s, d, size in axes])
+    return math.prod([common.most_taps_of_output(problem, ax) for ax in range(problem.rank)])
 
 
 def schedule(problem, here, unit, threads, finite):
