@@ -423,7 +423,7 @@ def test_ways_of_pytorch_that_prepare_weights_are_right(tmp_path, layer, small_c
     """In both layouts, where the ends of the window differ, and in one axis."""
     pytest.importorskip("torch")
     path = tmp_path / "out.json"
-    arguments = ["--deconv", layer, "--peers", ",".join(ONCE), "--threads", "1", "--rounds", "1", "--budget", "0.1"]
+    arguments = ["--deconv", layer, "--peers", ",".join(ONCE), "--threads", "1", "--rounds", "1", "--budget", "0.02"]
     arguments += ["--layout", "NXC,NCX", "--mode", "prepacked", "--json", str(path)]
     assert cli.main(arguments) == 0
     found = [(each["peer"], each["status"]) for each in json.loads(path.read_text())["results"] if each["peer"] in ONCE]
@@ -603,7 +603,7 @@ def test_precisions_are_of_float32_alone():
 
 def test_every_peer_here_is_set_to_a_precision(tmp_path, capsys, small_copy):
     path = tmp_path / "out.json"
-    arguments = ["--deconv", TINY, "--threads", "1", "--rounds", "1", "--budget", "0.1", "--precision", ",".join(PRECISIONS)]
+    arguments = ["--deconv", TINY, "--threads", "1", "--rounds", "1", "--budget", "0.02", "--precision", ",".join(PRECISIONS)]
     assert cli.main([*arguments, "--json", str(path)]) == 0
     results = json.loads(path.read_text())["results"]
     assert {result["precision"] for result in results} == set(PRECISIONS)

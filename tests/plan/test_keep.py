@@ -281,7 +281,7 @@ from convt.torch import _weights
 with torch.no_grad():
     before = resident()
     convt.torch.accelerate(model)
-    for _ in range(3):
+    for _ in range(2):
         for image, wanted in zip(images, want):
             np.testing.assert_allclose(model(image).numpy(), wanted, atol=1e-3)
     more = resident() - before
@@ -300,7 +300,7 @@ torch.onnx.export(model, (images[0],), file, dynamo=False, input_names=["x"], ou
 def more_of(make):
     before = resident()
     session = make()
-    for _ in range(3):
+    for _ in range(2):
         for image, wanted in zip(images, want):
             np.testing.assert_allclose(session.run(None, {"x": image.numpy()})[0], wanted, atol=1e-3)
     return session, resident() - before
