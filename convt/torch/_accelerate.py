@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
@@ -126,7 +127,7 @@ def accelerate(
     0: fused with ReLU in inference
     """
     swapped, kept, precision = [], _compiled(model), precision_of(precision)
-    with _forward.Changes() as changes:
+    with contextlib.ExitStack() as undo:
         for name, module in _transposed(model):
             if why := _why_not(module):
                 kept[name] = why
@@ -136,16 +137,17 @@ def accelerate(
             present = module._convt_settings if is_convts(module) else forward.settings[0] if forward else Settings()
             settings = Settings(present.precision if precision is None else precision, freeze, tune)
             if is_convts(module):
-                changes.set(module, "_convt_settings", settings)
+                _forward.set_attribute(undo, module, "_convt_settings", settings)
             elif forward is None or settings != present or not forward.is_of(module):
-                rank = RANKS[base_of(type(module))]
-                changes.set(module, "forward", TransposedForward(module, settings, rank))
-        fused = _install_fusion(model, changes)
+                replacement = TransposedForward(module, settings, RANKS[base_of(type(module))])
+                _forward.set_attribute(undo, module, "forward", replacement)
+        fused = _install_fusion(model, undo)
+        undo.pop_all()
     return model, Report(tuple(swapped), kept, fused, tuple(swapped) if freeze else ())
 
 
-def _install_fusion(model, changes):
-    """Replace the forward of each Sequential in which modules are fused.
+def _install_fusion(model, undo):
+    """Replace the forward of each Sequential in which modules are fused. ``undo`` is that of `_forward.set_attribute`.
 
     Return ``{name of a transposed convolution: classes of the modules fused with it}``.
     """
@@ -157,7 +159,7 @@ def _install_fusion(model, changes):
             found[place] = max(behind, found.get(place, ()), key=len)  # an outer Sequential may fuse more modules
         forward = _forward.installed(module)
         if fused and (forward is None or not forward.is_of(module)):
-            changes.set(module, "forward", _fuse.SequentialForward(module))
+            _forward.set_attribute(undo, module, "forward", _fuse.SequentialForward(module))
     return found
 
 

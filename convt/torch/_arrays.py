@@ -1,14 +1,19 @@
 """Conversion between tensors and NumPy arrays that share memory."""
 
-import ml_dtypes
 import numpy as np
 import torch
 from torch._prims_common import suggest_memory_format  # imports sympy at its first call, which takes 0.3 s and 35 MiB
 
-from .._base.dtypes import COMPUTED
+from .._base.problem import NUMPY_DTYPE
 
-DTYPES = tuple(getattr(torch, each.dtype.name) for each in COMPUTED)
-_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+DTYPES = tuple(getattr(torch, name) for name in NUMPY_DTYPE)
+PLAIN = (torch.Tensor, torch.nn.Parameter)  # not their subclasses, which may compute something else
+_BFLOAT16 = NUMPY_DTYPE["bfloat16"]
+
+
+def is_plain(tensor, dtype):
+    """Check whether an object is a plain tensor of a dtype in CPU memory."""
+    return type(tensor) in PLAIN and tensor.is_cpu and tensor.dtype == dtype
 
 
 def is_channels_last(input, weight, stride, padding, output_padding, groups, dilation):

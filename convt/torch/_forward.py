@@ -69,28 +69,17 @@ class Forward:
         return type(self), (self._module(), *self.settings)
 
 
-_MISSING = object()
+def set_attribute(undo, module, name, value):
+    """Set an attribute of a module, without ``__setattr__``, which the module's class may replace.
 
-
-class Changes:
-    """Attributes that are set in modules in a ``with`` block: all of them, or none if the block raises an exception."""
-
-    def __enter__(self):
-        self._old = []
-        return self
-
-    def set(self, module, name, value):
-        """Set an attribute of a module, without ``__setattr__``, which the module's class may replace."""
-        attributes = vars(module)
-        self._old.append((attributes, name, attributes.get(name, _MISSING)))
-        attributes[name] = value
-
-    def __exit__(self, kind, *_):
-        for attributes, name, value in reversed(self._old if kind is not None else ()):
-            if value is _MISSING:
-                attributes.pop(name, None)
-            else:
-                attributes[name] = value
+    ``undo`` is a contextlib.ExitStack, which gets a call that restores the attribute.
+    """
+    attributes = vars(module)
+    if name in attributes:
+        undo.callback(attributes.__setitem__, name, attributes[name])
+    else:
+        undo.callback(attributes.pop, name, None)
+    attributes[name] = value
 
 
 def installed(module, kind=Forward):

@@ -14,7 +14,7 @@ from torch.utils._device import DeviceContext
 
 from .._plan.repeat import are_axes
 from .._run import config
-from ._arrays import DTYPES
+from ._arrays import DTYPES, PLAIN
 from ._compute import COMPARED, REFUSED, TRUSTED, check_precision, compute
 from ._operator import conv_transpose, is_transformed, output_sizes
 
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     _Axes: TypeAlias = int | torch.SymInt | Sequence[int | torch.SymInt]  # one value for all spatial axes, or one per axis
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-_SUPPORTED_TYPES = (*_PLAIN, FakeTensor)  # compilers pass FakeTensors instead of plain tensors
+_SUPPORTED_TYPES = (*PLAIN, FakeTensor)  # compilers pass FakeTensors instead of plain tensors
 _INTEGERS = (int, np.integer, torch.SymInt)
 # torch's functions at the time convt was imported. Profilers replace the functions of torch.nn.functional that modules call.
 TORCH_FUNCTIONS = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
@@ -164,10 +163,9 @@ def conv_transpose_nd(
             batched = input.unsqueeze(0)
         try:
             if _is_supported(rank, batched, weight, bias, attributes, groups, plain):
-                each_stride, each_padding, extra, each_dilation = attributes
                 # A compiled graph may compute the weight into a tensor and memory that held another weight before.
                 reuse = TRUSTED if freeze and (plain or not torch.compiler.is_compiling()) else COMPARED
-                arguments = batched, weight, bias, each_stride, each_padding, extra, groups, each_dilation, precision, reuse
+                arguments = batched, weight, bias, *attributes[:3], groups, attributes[3], precision, reuse
                 gradients = torch.is_grad_enabled() and (
                     input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
                 )
@@ -198,10 +196,7 @@ def compute_fused(
     try:
         if not _is_supported(rank, input, weight, bias, attributes, groups, True):
             return None
-        stride, padding, output_padding, dilation = attributes
-        return compute(
-            input, weight, bias, stride, padding, output_padding, groups, dilation, precision, reuse, activation, tune
-        )
+        return compute(input, weight, bias, *attributes[:3], groups, attributes[3], precision, reuse, activation, tune)
     except REFUSED as error:
         config.note("torch", f"left to torch: {error}")
         return None

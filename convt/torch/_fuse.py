@@ -7,56 +7,24 @@ import torch
 from torch.nn.modules import module as _module
 
 from .._base import norm as _norm
-from ._arrays import array, tensor_of
+from .._base.activation import ACTIVATIONS
+from ._arrays import array, is_plain, tensor_of
 from ._compute import COMPARED, TRUSTED
 from ._forward import Forward, unhooked
 from ._functional import compute_fused, is_plain_call
 from ._modules import RANKS, TORCH_CLASSES, TransposedForward, base_of, has_torchs_forward, settings_of
 from ._weights import fingerprint, register_copy
 
+_FOLDED = (torch.float32, torch.float64)  # dtypes of weights exact enough to absorb a batch norm
 _NORMS = {1: torch.nn.BatchNorm1d, 2: torch.nn.BatchNorm2d, 3: torch.nn.BatchNorm3d}
-_ACTIVATIONS = {
-    torch.nn.ReLU: lambda m: "relu",
-    torch.nn.ReLU6: lambda m: _with_numbers("clip", m.min_val, m.max_val),
-    torch.nn.LeakyReLU: lambda m: _with_numbers("leaky_relu", m.negative_slope),
-    torch.nn.Tanh: lambda m: "tanh",
-    torch.nn.Sigmoid: lambda m: "sigmoid",
-    torch.nn.GELU: lambda m: "gelu" if m.approximate == "none" else None,
-    torch.nn.SiLU: lambda m: "swish",
-    torch.nn.Hardswish: lambda m: "hard_swish",
-    torch.nn.ELU: lambda m: _with_numbers("elu", m.alpha),
-    torch.nn.PReLU: lambda m: _leaky(m._parameters.get("weight")),
-}
-
-
-def _is_number(value):
-    """Check whether a value is a finite number, but no tensor, whose value may change."""
-    return isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
-
-
-def _with_numbers(name, *numbers):
-    """Return the activation ``(name, *numbers)``, or None unless all are finite and in ascending order."""
-    if all(map(_is_number, numbers)) and list(numbers) == sorted(numbers):
-        return name, *map(float, numbers)
-    return None
-
-
-def _leaky(weight):
-    """Return the activation of a PReLU with one slope, or None. The slope is read at each call."""
-    if type(weight) not in (torch.Tensor, torch.nn.Parameter) or not weight.is_cpu or weight.dim() > 1 or weight.numel() != 1:
-        return None
-    return _with_numbers("leaky_relu", weight.item())
-
-
-_DROPOUTS = (torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d)
+# Class -> (name of convt's activation, attributes of its parameters)
+_ACTIVATIONS = {getattr(torch.nn, each.torch[0]): (name, each.torch[1:]) for name, each in ACTIVATIONS.items() if each.torch}
+_IDENTITIES = (torch.nn.Identity, torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d)  # in inference
 
 # torch's methods at the time convt was imported, because a program may replace them in the classes.
-_CLASSES: tuple[type[torch.nn.Module], ...] = (*_NORMS.values(), *_ACTIVATIONS, *_DROPOUTS, torch.nn.Identity)
+_CLASSES: tuple[type[torch.nn.Module], ...] = (*_NORMS.values(), *_ACTIVATIONS, torch.nn.PReLU, *_IDENTITIES)
 _FORWARDS = {cls: cls.forward for cls in _CLASSES}
 _FORWARD, _ITER, _CALL = torch.nn.Sequential.forward, torch.nn.Sequential.__iter__, torch.nn.Module.__call__
-
-
-# ---------------------------------------------------------------- which modules
 
 
 def _calls_in_order(cls):
@@ -98,9 +66,9 @@ def _is_exactly(module, classes):
     return cls in classes and cls.forward is _FORWARDS[cls] and unhooked(module)
 
 
-def _is_identity(module):
-    """Check whether a module returns its input unchanged in inference."""
-    return _is_exactly(module, (torch.nn.Identity, *_DROPOUTS))
+def _is_number(value):
+    """Check whether a value is a finite number, but no tensor, whose value may change."""
+    return isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
 
 
 def _is_foldable_norm(module, rank):
@@ -115,11 +83,19 @@ def _is_foldable_norm(module, rank):
 
 def _activation_of(module, dtype):
     """Return convt's activation for a module after a layer of this dtype, or None if the module is no supported activation."""
-    if not _is_exactly(module, _ACTIVATIONS):
+    if _is_exactly(module, (torch.nn.PReLU,)):
+        slope = module._parameters.get("weight")
+        if not is_plain(slope, dtype) or slope.dim() > 1 or slope.numel() != 1:
+            return None
+        name, numbers = "leaky_relu", (slope.item(),)  # read at each call
+    elif _is_exactly(module, _ACTIVATIONS):
+        name, attributes = _ACTIVATIONS[type(module)]
+        if name == "gelu" and module.approximate != "none":
+            return None
+        numbers = [getattr(module, each) for each in attributes]
+    else:
         return None
-    activation = _ACTIVATIONS[type(module)](module)
-    has_other_dtype = isinstance(module, torch.nn.PReLU) and activation is not None and module.weight.dtype != dtype
-    return None if has_other_dtype else activation
+    return (name, *map(float, numbers)) if all(map(_is_number, numbers)) and list(numbers) == sorted(numbers) else None
 
 
 def fusible_modules(modules, n, inference=False):
@@ -136,7 +112,7 @@ def fusible_modules(modules, n, inference=False):
         if (activation := _activation_of(module, modules[n].weight.dtype)) is not None:
             return norm, activation, at - n
         is_norm = norm is None and _is_foldable_norm(module, rank)
-        if not (is_norm or _is_identity(module)) or (module.training and not inference):
+        if not (is_norm or _is_exactly(module, _IDENTITIES)) or (module.training and not inference):
             break
         if is_norm:
             norm, end = module, at + 1
@@ -151,11 +127,8 @@ def fused_classes(sequential):
         count = fusible_modules(modules, n, inference=True)[2] if _transposed(module) else 0
         if count:
             behind = [type(each) for each in modules[n + 1 : n + 1 + count]]
-            found[names[n]] = tuple(cls.__name__ for cls in behind if cls not in (torch.nn.Identity, *_DROPOUTS))
+            found[names[n]] = tuple(cls.__name__ for cls in behind if cls not in _IDENTITIES)
     return found
-
-
-# ---------------------------------------------------------------- fused computation
 
 
 class SequentialForward(Forward):
@@ -197,16 +170,12 @@ def _fold_and_compute(conv, norm, activation, input):
         return None
     weight, bias, reuse = conv.weight, conv.bias, TRUSTED if settings.freeze else COMPARED
     if norm is not None:
-        tensors = [t for t in (weight, bias, norm.weight, norm.bias, norm.running_mean, norm.running_var) if t is not None]
-        plain = (torch.Tensor, torch.nn.Parameter)
-        if weight.dtype not in (torch.float32, torch.float64) or any(
-            type(t) not in plain or not t.is_cpu or t.dtype != weight.dtype for t in tensors
-        ):
+        others = [t for t in (bias, norm.weight, norm.bias, norm.running_mean, norm.running_var) if t is not None]
+        if weight.dtype not in _FOLDED or not all(is_plain(t, weight.dtype) for t in (weight, *others)):
             return None
-        channels = (conv.out_channels,)
-        if weight.dim() != rank + 2 or weight.shape[1] * conv.groups != conv.out_channels or any(
-            t.shape != channels for t in tensors[1:]
-        ):
+        if weight.dim() != rank + 2 or weight.shape[1] * conv.groups != conv.out_channels:
+            return None
+        if any(t.shape != (conv.out_channels,) for t in others):
             return None
         try:
             weight, bias = _fold(conv, norm, settings.freeze)

@@ -115,24 +115,19 @@ def settings_of(module):
     return module._convt_settings if type(module) in TORCH_CLASSES else None
 
 
-def _forward_of(rank: int) -> Any:
-    """Return the forward method of `_WithSettings` for ``rank`` spatial axes."""
-
-    def forward(self: Any, input: torch.Tensor, output_size: list[int] | None = None) -> torch.Tensor:
-        """Compute the transposed convolution of ``input``, with the spatial sizes ``output_size`` if given."""
-        return _compute_forward(self, rank, input, output_size, self._convt_settings)
-
-    return forward
-
-
 class _WithSettings:
     """A module with convt's settings, which are not part of its ``state_dict``."""
 
     _convt_settings = Settings()
+    _convt_rank: int
 
     def __init__(self, *args: Any, precision: TorchPrecision = None, freeze: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._convt_settings = Settings(precision_of(precision), freeze)
+
+    def forward(self: Any, input: torch.Tensor, output_size: list[int] | None = None) -> torch.Tensor:
+        """Compute the transposed convolution of ``input``, with the spatial sizes ``output_size`` if given."""
+        return _compute_forward(self, self._convt_rank, input, output_size, self._convt_settings)
 
 
 class ConvTranspose1d(_WithSettings, torch.nn.ConvTranspose1d):
@@ -149,7 +144,7 @@ class ConvTranspose1d(_WithSettings, torch.nn.ConvTranspose1d):
     torch.Size([1, 4, 80])
     """
 
-    forward = _forward_of(1)
+    _convt_rank = 1
 
 
 class ConvTranspose2d(_WithSettings, torch.nn.ConvTranspose2d):
@@ -166,7 +161,7 @@ class ConvTranspose2d(_WithSettings, torch.nn.ConvTranspose2d):
     torch.Size([1, 4, 10, 10])
     """
 
-    forward = _forward_of(2)
+    _convt_rank = 2
 
 
 class ConvTranspose3d(_WithSettings, torch.nn.ConvTranspose3d):
@@ -183,15 +178,15 @@ class ConvTranspose3d(_WithSettings, torch.nn.ConvTranspose3d):
     torch.Size([1, 4, 6, 6, 6])
     """
 
-    forward = _forward_of(3)
+    _convt_rank = 3
 
 
-_CONVTS_FORWARDS = {cls.forward for cls in (ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)}
+TORCH_CLASSES = {cls: cls.__bases__[1] for cls in (ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)}
 
 
 def is_convts(module):
     """Check whether a module is of convt's classes, or of a class that extends one and inherits its forward."""
-    return isinstance(module, _WithSettings) and type(module).forward in _CONVTS_FORWARDS
+    return isinstance(module, _WithSettings) and type(module).forward is _WithSettings.forward
 
 
 def as_torchs(module):
@@ -209,9 +204,3 @@ def as_torchs(module):
                 setattr(module.__class__, name, value)  # here, as torch does, because errors would name properties otherwise
     if not is_convts(module):
         vars(module).pop("_convt_settings", None)
-
-
-TORCH_CLASSES = {
-    ConvTranspose1d: torch.nn.ConvTranspose1d, ConvTranspose2d: torch.nn.ConvTranspose2d,
-    ConvTranspose3d: torch.nn.ConvTranspose3d,
-}  # fmt: skip

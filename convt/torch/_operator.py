@@ -21,19 +21,15 @@ def _compute_with_torch(input, weight, bias, stride, padding, output_padding, gr
     return torch.ops.aten.convolution(input, weight, bias, stride, padding, dilation, True, output_padding, groups)
 
 
-def _cpu(input, weight, bias, stride, padding, output_padding, groups, dilation, precision=None, reuse=COMPARED):
-    arguments = input, weight, bias, stride, padding, output_padding, groups, dilation
+def _cpu(*arguments):
     try:
-        return compute(*arguments, precision, reuse)
+        return compute(*arguments)
     except REFUSED as error:
         config.note("torch", f"left to torch: {error}")
-        return _compute_with_torch(*arguments)
+        return _compute_with_torch(*arguments[:8])
 
 
 _LIBRARY.impl("conv_transpose", _cpu, "CPU")
-
-
-# ---------------------------------------------------------------- shapes
 
 
 def output_sizes(sizes, kernel, stride, padding, output_padding, dilation):
@@ -54,9 +50,6 @@ def _fake(input, weight, bias, stride, padding, output_padding, groups, dilation
 @flop_counter.register_flop_formula(torch.ops.convt.conv_transpose)
 def _flops(input, weight, bias, *attributes, out_shape=None, **keywords):
     return flop_counter.conv_flop_count(input, weight, out_shape, transposed=True)
-
-
-# ---------------------------------------------------------------- derivatives
 
 
 def is_transformed():
@@ -129,9 +122,6 @@ def _vmap(
         return result, dim
     added = added.movedim(bias_dim, 0).unsqueeze(1) if bias_dim is not None else added
     return result.movedim(dim, 0) + added.reshape(*added.shape, *[1] * len(stride)), 0
-
-
-# ---------------------------------------------------------------- autocast
 
 
 def _autocast(input, weight, bias, stride, padding, output_padding, groups, dilation, precision=None, reuse=COMPARED):
