@@ -138,7 +138,8 @@ int convt_isa_count(void)
     return ROWS;
 }
 
-const convt_isa *convt_isa_at(int index)
+/* Exported, so that tests can call the kernels of a table. */
+__attribute__((visibility("default"))) const convt_isa *convt_isa_at(int index)
 {
     return &tables[index];
 }
