@@ -222,7 +222,7 @@ cdef class TurnedPlan(NativePlan):
             fill_class(self, c, each)
             c.first_task, c.ntasks = task, self.groups * c.blocks * c.tile_blocks
             task += c.ntasks
-            self.works.append((float(min(c.block, c.pixels) * c.depth * c.unit[c.tiles] / c.tile_blocks), c.ntasks))
+            self.works.append((<double>min(c.block, c.pixels) * c.depth * c.unit[c.tiles] / c.tile_blocks, c.ntasks))
         self.tasks = task
         self.equal_tasks = self.nclasses == 1
         self.direct_store = (self.phases == 1 and k.direct_store and self.out_stride.p[self.nd - 1] == 1
