@@ -74,6 +74,8 @@ class Class(NamedTuple):
     cut: Cut
     sorted: bool  # tiles at the ends of an axis are adjacent, and points that they do not need are left out
     staged_panels: int  # panels whose outputs are gathered for non-temporal stores; 0 if outputs are stored at once
+    chain: int  # depth that is summed alone, a part of a depth chunk
+    strides: tuple  # (elements between transformed rows, bytes between rows of points, elements between sums of points)
 
 
 class Schedule(NamedTuple):
@@ -130,6 +132,7 @@ def schedule(problem, here, unit, threads, finite=True, kinds=SMALL):
         classes.append(Class(
             tuple([a.runs for a in equal_runs]), scheme, tuple([t.starts_early for t in transforms]), work, count, cut,
             point_share < _ALL_POINTS, _staged_panels(problem, transforms[-1].phases, cut, work.outputs, info),
+            work.step if info.matrix else chain_depth(work.points, work.step), row_bytes(work, cut.block, info),
         ))  # fmt: skip
     for equal_runs, _ in choice.plain:
         numbers, untransformed = list(itertools.product(*[a.groups for a in equal_runs])), [a.candidates[0] for a in equal_runs]
@@ -535,24 +538,21 @@ def book(problem, classes, unit, on_the_fly):
     rows = sums = stage = block = points = packed_panel = 0
     for c in classes:
         work, cut = c.work, c.cut
-        lda, point_rows, point_sums = row_bytes(work, cut.block, unit)
+        lda, point_rows, point_sums = c.strides
         sum_panels = cut.panel_block if cut.point_major or cut.span < work.chunks else 1  # number of panels with separate sums
         # A register tile may start at any row and reads whole grains of rows, for the last point beyond its rows.
         rows = max(rows, cut.span * work.points * point_rows + (unit.grain - 1) * lda * unit.e_size)
         sums = max(sums, sum_panels * work.points * point_sums * unit.t_size)
         stage = max(stage, cut.block * work.outputs * c.staged_panels * unit.nr * unit.t_size)
         block, points = max(block, cut.block), max(points, work.points)
-        packed_panel = max(packed_panel, work.points * unit.nr * chain_depth(work.points, work.step) * unit.e_size)
-    place_bytes, line = block * (PLACE + problem.rank) * 8, unit.lda * unit.t_size
+        packed_panel = max(packed_panel, work.points * unit.nr * c.chain * unit.e_size)
+    line = unit.lda * unit.t_size
     return workspace.book(
         rows=rows,  # transformed input tiles: the A of the GEMMs
         sums=sums,  # products of each point
         sum_rows=block * 8,  # addresses of the rows of a panel's sums
         stage=stage,  # outputs gathered for non-temporal stores
-        places=place_bytes,  # places of the tiles, sorted
-        unsorted_places=place_bytes,  # places of the tiles before they are sorted
-        zeros=unit.lda * unit.t_size,  # a row of zeros, the input outside the image
-        minus_zeros=unit.nr * unit.t_size,  # a row of -0.0, the neutral element of addition
+        places=(block + 1) * (PLACE + problem.rank) * 8,  # places of the tiles, and of one that is not sorted yet
         check=unit.nr * unit.t_size,  # not zero if some output is not finite
         tile_buffer=points * line,  # an input tile before its transform; outputs before they are stored in pieces
         intermediate=points * line,  # intermediate results of transforms of three axes
