@@ -91,7 +91,7 @@ def _winograd(schedule, packing, ins, outs, how, plain, classes, order) -> np.nd
     problem = schedule.problem
     found, nr = _direct_classes(plain, problem.groups), machine.current().info(problem.dtype, schedule.unit).nr
     for c, *_ in classes:
-        columns, rows = _block_sizes(c.work.columns, c.cut.panel_block * nr), _block_sizes(c.work.rows, c.cut.block)
+        columns, rows = _block_sizes(c.columns, c.cut.panel_block * nr), _block_sizes(c.rows, c.cut.block)
         found.append(c.cut.cycles * _product(np.ones(problem.groups), _shares(columns), _shares(rows)))
     return np.concatenate(found)
 

@@ -27,12 +27,10 @@ def recipe(attributes, filter, bias, form, unit="vectors"):
     ]
     tables, transforms = [], []
     for numbers, scheme in schemes:
-        chosen = [g[n] for g, n in zip(groups, numbers, strict=True)]
+        chosen, kinds = [g[n] for g, n in zip(groups, numbers, strict=True)], [KINDS[kind] for kind in scheme]
         tables.append(common.taps_table(chosen, attributes.kernel))
-        transforms.append(None)
-        if any(scheme):
-            windows = filter_windows(chosen, [KINDS[kind] for kind in scheme])
-            transforms[-1] = windows, panel_vectors(tables[-1], windows, filter.shape[2], info)
+        widths = panel_vectors(chosen, kinds, filter.shape[2], info)
+        transforms.append((filter_windows(chosen, kinds), widths) if any(scheme) else None)
     return WinogradRecipe(attributes.dtype, filter, bias, tables, transforms, unit)
 
 

@@ -54,7 +54,7 @@ from convt.algorithms.direct.tables import columns
 from convt.algorithms.indexing cimport Cut, cut_at, cut_evenly, take_index
 from convt.algorithms.packing cimport PackClass
 from convt.algorithms.winograd.transforms import KINDS
-from convt.algorithms.winograd.weights cimport WinogradRecipe
+from convt.algorithms.winograd.weights cimport WinogradRecipe, line_to_prefetch
 
 cnp.import_array()
 
@@ -321,15 +321,15 @@ cdef set_gemm(WinogradClass *w, list keep, schedule, c, runs, out_strides):
     """Set the rows, depth and columns of the GEMMs of a transformed class, and its division into tasks."""
     cdef int64_t n, first
     problem, cut, unit = schedule.problem, c.cut, machine.current().info(schedule.problem.dtype, schedule.unit)
-    w.rows, w.block, w.blocks, w.sorted = c.work.rows, cut.block, cut.blocks, c.sorted
+    w.rows, w.block, w.blocks, w.sorted = c.rows, cut.block, cut.blocks, c.sorted
     w.lda, w.point_rows, w.point_sums = c.strides
-    w.depth = c.work.depth
-    w.nchunks, w.step, w.span, w.point_major = c.work.chunks, c.work.step, cut.span, cut.point_major
+    w.depth = c.depth
+    w.nchunks, w.step, w.span, w.point_major = -(-c.depth // c.step), c.step, cut.span, cut.point_major
     w.separate_sums = w.point_major or w.span < w.nchunks
     w.chains_per_chunk = -(-w.step // c.chain)
     chains = []
     for n in range(w.nchunks):
-        depth = min(w.step, c.work.depth - n * w.step)
+        depth = min(w.step, c.depth - n * w.step)
         cuts = [part * depth // w.chains_per_chunk for part in range(w.chains_per_chunk + 1)]
         chains += [(n, first, last - first, n * w.step + first) for first, last in itertools.pairwise(cuts)]
     w.chains = <Chain *>keep_table(keep, chains)
@@ -668,8 +668,8 @@ cdef void prefetch_filter(WinogradPlan plan, const WinogradTask *t, PointTiles *
     """
     cdef int64_t interval = plan.k.prefetch_interval
     g.tile.prefetch, g.tile.prefetch_step = weights, 64
-    cdef const char *line = plan.winograd_recipe.line_to_prefetch(t.c.pack, t.next_panel, t.next_depth,
-                                                                  convt_quotient(n, interval), t.source)
+    cdef const char *line = line_to_prefetch(plan.winograd_recipe, t.c.pack, t.next_panel, t.next_depth,
+                                             convt_quotient(n, interval), t.source)
     if line != NULL:
         g.tile.prefetch_step = plan.recipe.si * plan.k.s_size
         g.tile.prefetch = line + n % interval * convt_quotient(g.tile.kc, interval) * g.tile.prefetch_step
