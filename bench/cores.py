@@ -91,9 +91,13 @@ def _direct(name, problem, packing, ins, outs, how, tables, order) -> np.ndarray
     return np.concatenate(_direct_classes(tables, problem.groups) or [np.zeros(0)])
 
 
-def _winograd(schedule, packing, ins, outs, how, plain, specs, order) -> np.ndarray:
-    groups, names = schedule.problem.groups, ("panels", "panel_block", "rows", "block", "work")
-    return np.concatenate(_direct_classes(plain, groups) + [_class(groups, *(spec[name] for name in names)) for spec in specs])
+def _winograd(schedule, packing, ins, outs, how, plain, classes, order) -> np.ndarray:
+    problem = schedule.problem
+    found, nr = _direct_classes(plain, problem.groups), machine.current().info(problem.dtype, schedule.unit).nr
+    for c, *_ in classes:
+        columns, rows = _block_sizes(c.columns, c.cut.panel_block * nr), _block_sizes(c.rows, c.cut.block)
+        found.append(c.cut.cycles * _product(np.ones(problem.groups), _shares(columns), _shares(rows)))
+    return np.concatenate(found)
 
 
 def _turned(name, problem, packing, ins, outs, tables, schedule) -> np.ndarray:

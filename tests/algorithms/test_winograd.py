@@ -16,7 +16,7 @@ from convt._base.problem import Problem
 from convt._model import machine
 from convt.algorithms import clear_schedules, common
 from convt.algorithms import phases as _phases
-from convt.algorithms.winograd import bind, cost, fits, schedule, transforms
+from convt.algorithms.winograd import bind, cost, schedule, transforms
 
 MATRIX = _core.kernel_info("float32", "amx") is not None
 NAMES = ["winograd", *(["matrix_winograd"] if MATRIX else [])]
@@ -167,9 +167,9 @@ def test_one_shot_calls_count_the_transform_of_the_weights():
 
     kernel, co, found = (4, 4), 256, []
     for sizes in ((4, 4), (5, 8), (8, 8), (12, 12), (16, 16)):
-        shape = (1, *sizes, 256)
+        shape = (1, *sizes, 512)
         out = tuple(2 * size for size in sizes)
-        problem = Problem("float32", 1, 1, 256, 256, sizes, kernel, (2, 2), (1, 1), (1, 1), out)
+        problem = Problem("float32", 1, 1, 512, 256, sizes, kernel, (2, 2), (1, 1), (1, 1), out)
         with pretend(isa="avx2", family="zen3"):
             found.append([choose.native(problem, "auto", brought) for brought in (None, reorder.NOT_IN_ROWS)])
     assert ["winograd", "direct"] in found and ["direct", "winograd"] not in found
@@ -186,11 +186,10 @@ def test_every_cut_covers_every_tile_once(matrix):
     for rows, (points, outputs), windows, columns, threads, channels in itertools.product(
         (1, 13, 28, 200, 5000), ((4, 3), (16, 9), (64, 27), (216, 64)), (1, 4), (8, 100, 900), (1, 2, 7), (16, 700)
     ):
-        depth, chunks, step = cost.depth_chunks(channels, windows, unit)
-        work = cost.Work(
-            rows, points, outputs, windows, columns, channels, columns, 0.0, 0.0, 1.0, (), 1 << 20, depth, chunks, step
-        )
-        cuts = schedule._cuts(work, 1, threads, unit, here)
+        problem = Problem("float32", 1, 1, channels, columns, (rows,), (2,), (1,), (1,), (0,), (rows,))
+        axis = transforms.AxisTransform(3, False, rows, points, outputs, windows, 1.0, 1.0, 1, 1.0, points * windows)
+        work = cost.Work(cost.Terms(problem, unit, here), [axis])
+        cuts, chunks = cost.cuts(work, 1, threads), work.chunks
         assert 1 <= len(cuts) <= 16
         panels = -(-columns // unit.nr)
         for cut in cuts:
@@ -245,7 +244,7 @@ def test_points_of_outputs_outside_are_left_out(kind, merge):
     for size, kernel, pad in itertools.product(range(2, 20), (3, 4, 6), (0, 1)):
         out = 2 * (size - 1) + kernel - 2 * pad
         groups, runs = _phases.axis(kernel, 2, 1, merge, size, pad, out, False)
-        equal_runs = fits.axis_transforms(kernel, 2, 1, merge, pad, out, (kind,), False)
+        equal_runs = transforms.axis_transforms(kernel, 2, 1, merge, pad, out, (kind,), False)
         assert sorted(n for each in equal_runs for n in each.runs) == [n for n, c in enumerate(runs) if c.group >= 0]
         for equal, transform in ((each, transform) for each in equal_runs for transform in each.candidates[1:2]):
             for c in (runs[n] for n in equal.runs):
@@ -271,8 +270,8 @@ def test_tiles_that_windows_cut_agree_with_direct(isa, batch, sizes, kernel, str
     """Tiles at the ends of an axis whose outputs are partly outside the window, so that some of their points are not needed."""
     data, filter, bias = arrays((batch, *sizes, ci), kernel, 24)
     monkeypatch.setattr(schedule, "_merges", lambda kernel, *_: [(merge,) * len(kernel)])
-    specs = []
-    monkeypatch.setattr(bind, "_class", lambda *a, of=bind._class: specs.append(of(*a)) or specs[-1])
+    plans = []
+    monkeypatch.setattr(bind, "WinogradPlan", lambda *a, of=bind.WinogradPlan: plans.append(a[0]) or of(*a))
     with using_isa(isa):
         for pads in ((0, 0), (1, 1), (2, 1)):
             keywords = {"strides": strides, "pads_begin": pads[0], "pads_end": pads[1]}
@@ -282,7 +281,7 @@ def test_tiles_that_windows_cut_agree_with_direct(isa, batch, sizes, kernel, str
             assert op.plan(data.shape).algorithm == "winograd"
             np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
         clear_schedules()
-    assert any(spec["sorted"] for spec in specs)
+    assert any(c.sorted for schedule in plans for c in schedule.classes)
 
 
 @without_matrix_unit()
@@ -375,12 +374,12 @@ def test_the_matrix_unit_at_any_depth(kernel, stride, ci):
     assert found <= 2 * max(direct, 1.5e-7)
 
 
-def in_panel_blocks(count, point_major, work, _, threads, unit, here):
+def in_panel_blocks(count, point_major, work, _, threads, *, unit):
     """Cut a class into row blocks of one tile and into ``count`` panel blocks."""
-    block, panels = unit.mr[-1], -(-work.columns // unit.nr)
+    block, panels = unit.mr[-1], work.panels
     panel_block = -(-panels // count)
     blocks, panel_blocks = -(-work.rows // block), -(-panels // panel_block)
-    return (schedule.Cut(block, blocks, panel_block, panel_blocks, work.chunks, point_major, 1e6),)
+    return (cost.Cut(block, blocks, panel_block, panel_blocks, work.chunks, point_major, 1e6),)
 
 
 @each_isa
@@ -390,12 +389,13 @@ def test_outputs_gathered_on_their_way(act, isa, monkeypatch):
     number of threads."""
     rng = np.random.default_rng(0)
     monkeypatch.setattr(common, "_KEPT_OUTPUT", 1 << 10)
-    monkeypatch.setattr(schedule, "_STAGE_BYTES", 1 << 15)
+    monkeypatch.setattr(schedule, "_STAGE_SHARE", 1 / 32)
     staged, found = schedule._staged_panels, []
     monkeypatch.setattr(schedule, "_staged_panels", lambda *args: found.append(staged(*args)) or found[-1])
     kernels = ((4, 4), (2, 2), 37), ((16, 8), (8, 4), 31), ((9,), (3,), 33)
     for (kernel, stride, co), blocks in itertools.product(kernels, (1, 2)):
-        monkeypatch.setattr(schedule, "_cuts", functools.partial(in_panel_blocks, blocks, False))
+        unit = machine.current().info("float32")
+        monkeypatch.setattr(cost, "cuts", functools.partial(in_panel_blocks, blocks, False, unit=unit))
         size = {1: (41,), 2: (9, 11)}[len(kernel)]
         data, filter = rng.integers(-2, 3, (2, *size, 5)), rng.integers(-2, 3, (*kernel, 5, co))
         data, filter = data.astype(np.float32), filter.astype(np.float32)
@@ -418,7 +418,8 @@ def test_points_of_all_panels_in_turn(panels, monkeypatch):
     """Check the order for high blocks of many panels: each point is multiplied with all of a task's panels, and partial sums
     are stored."""
     data, filter, bias = arrays((1, 30, 21, 96), (4, 4), 70)
-    monkeypatch.setattr(schedule, "_cuts", functools.partial(in_panel_blocks, panels, True))
+    unit = machine.current().info("float32", "amx")
+    monkeypatch.setattr(cost, "cuts", functools.partial(in_panel_blocks, panels, True, unit=unit))
     clear_schedules()
     try:
         direct, found = errors(data, filter, bias, ("matrix_winograd",), strides=2, pads_end=1)

@@ -1,11 +1,9 @@
 """All decisions of `winograd` about a problem on a machine, as a `Schedule`.
 
-1. `choose` selects the transforms of each class and the way to merge phases by the estimates of fits.py. If the filter exceeds
-   LARGE_FILTER, the transforms depend on the taps alone, so that one form of packed weights serves all sizes.
-2. `_compare` compares each transformed class with `direct`'s computation of it.
-3. `_cuts` lists a few divisions of a class into tasks, and `_cut_all` selects one of them by the counts of cost.py.
-
-bind.py makes tables from the schedule.
+`choose` selects the way to merge phases. For each way, it selects the transforms of each class that take fewest cycles
+(cost.pyx), and compares them with `direct`'s computation of the class. If the filter exceeds LARGE_FILTER, the transforms are
+those for data of a typical size, so that one form of packed weights serves all sizes. `_cut_all` divides classes into tasks.
+bind.py makes a plan from the schedule.
 """
 
 import functools
@@ -23,44 +21,14 @@ from ..direct.shapes import Shape, Terms
 from ..phases import NESTED, phase_groups
 from ..stages import LARGE_FILTER, MOST_FORM, MOST_SMALL_FORM, SHARED, class_representative, resized
 from . import cost
-from .fits import (
-    MOST_AXES,
-    MOST_TASK_BYTES,
-    MOST_TILES,
-    axis_transforms,
-    estimator,
-    fixed_scheme,
-    has_kernels,
-    nested_share,
-    prices,
-)
-from .loops import CHAIN, PLACE
-from .transforms import SMALL
+from .loops import PLACE
+from .transforms import MOST_AXES, SMALL, axis_transforms, nested_share, with_kernels
 
 _NAMES = {"vectors": "winograd", "amx": "matrix_winograd", "amx_two": "matrix_high_winograd"}
 _MOST_CLASSES = 256
 _TYPICAL_PIXELS = 1024  # about the number of pixels of the image that decides the form of a large filter
-_CLEAR_GAIN = 0.6  # a transform whose estimated cycles are below this fraction of direct's is taken without further comparison
-_TASKS_PER_THREAD = 8  # threads with at least this many tasks each are balanced
-_STAGE_BYTES = 3 << 17  # bytes of outputs that are gathered for non-temporal stores
+_STAGE_SHARE = 3 / 16  # fraction of L2 for outputs that are gathered for non-temporal stores
 _ALL_POINTS = 0.98  # no points are left out if at least this fraction would be multiplied
-
-
-class Cut(NamedTuple):
-    """A division of a class into tasks."""
-
-    block: int  # tiles of a task
-    blocks: int
-    panel_block: int  # panels of a task
-    panel_blocks: int
-    span: int  # depth chunks transformed at once
-    point_major: bool  # a point is multiplied for all panels before the next point; otherwise, a panel for all points
-    cycles: float  # cycles of a task
-
-    @property
-    def tasks(self):
-        """Return the number of tasks of a class in one channel group."""
-        return self.blocks * self.panel_blocks
 
 
 class Class(NamedTuple):
@@ -69,11 +37,18 @@ class Class(NamedTuple):
     runs: tuple  # for each axis, the numbers of its runs
     scheme: tuple  # for each axis, the kind of its transform
     starts_early: tuple  # for each axis, whether tiles begin one output before the run
-    work: cost.Work
     count: int  # type: ignore[assignment]  # number of classes times channel groups
-    cut: Cut
+    rows: int  # tiles of all images
+    points: int  # points of a tile
+    outputs: int  # outputs of a tile
+    columns: int
+    depth: int  # tap windows times in-channels, in whole steps of depth
+    step: int  # depth of a depth chunk; the last one may have less
+    chain: int  # depth that is summed alone, a part of a chunk
+    cut: cost.Cut
     sorted: bool  # tiles at the ends of an axis are adjacent, and points that they do not need are left out
     staged_panels: int  # panels whose outputs are gathered for non-temporal stores; 0 if outputs are stored at once
+    strides: tuple  # (elements between transformed rows, bytes between rows of points, elements between sums of points)
 
 
 class Schedule(NamedTuple):
@@ -97,12 +72,24 @@ class Schedule(NamedTuple):
     workspace: workspace.Workspace
 
 
+class Fit(NamedTuple):
+    """The transforms of classes with equal runs, one AxisTransform per axis."""
+
+    equal_runs: tuple  # an EqualRuns per axis
+    count: int  # type: ignore[assignment]  # number of classes times channel groups
+    transforms: tuple
+    work: cost.Work
+    cuts: tuple  # Cuts for SHARED threads
+    cycles: float  # cycles of all classes
+    weights: int  # transformed weights of a class per in-channel and out-channel
+
+
 class Choice(NamedTuple):
     """The decisions that do not depend on the number of threads."""
 
     merge: tuple
-    classes: tuple  # (EqualRuns and AxisTransform of each axis, Work, classes times channel groups, Cuts for SHARED threads)
-    plain: tuple  # (EqualRuns of each axis, result of _plain_shapes)
+    fits: tuple  # transformed classes
+    plain: tuple  # pairs (EqualRuns of each axis, result of _plain_shapes)
     cycles: float
 
 
@@ -114,22 +101,23 @@ def schedule(problem, here, unit, threads, finite=True, kinds=SMALL):
     choice = choose(problem, here, unit, kinds) if finite else None
     if choice is None:
         return None
-    info, merge = here.info(problem.dtype, unit), choice.merge
-    if choice.cycles < here.limits.single_thread_cycles:
+    info, limits, merge = here.info(problem.dtype, unit), here.limits, choice.merge
+    if choice.cycles < limits.single_thread_cycles:
         threads = 1
     plain = _plain_classes(problem, choice.plain, choice.cycles, threads, info, here)
     repacked = direct_cost.repacked_bytes(problem, plain, info)
-    _, cuts = _cut_all(problem, choice.classes, direct_cost.tasks(plain, problem.groups), threads, info, here)
+    _, cuts = _cut_all(choice.fits, direct_cost.tasks(plain, problem.groups), threads)
     schemes, classes, weight_bytes = [], [], 0
-    for (equal_runs, transforms, work, count, _), cut in zip(choice.classes, cuts, strict=True):
-        scheme, point_share = tuple([t.kind for t in transforms]), math.prod([share for share, _ in work.axis_shares])
-        schemes += [(numbers, scheme) for numbers in itertools.product(*[a.groups for a in equal_runs])]
-        nclasses = count // problem.groups
-        weight_bytes += nclasses * _panel_bytes(problem, work.points * work.windows, work.columns, info)
-        repacked += nclasses * _repacked_bytes(problem, merge, equal_runs, work, cut, info, here)
+    for fit, cut in zip(choice.fits, cuts, strict=True):
+        scheme, work = tuple([t.kind for t in fit.transforms]), fit.work
+        schemes += [(numbers, scheme) for numbers in itertools.product(*[a.groups for a in fit.equal_runs])]
+        weight_bytes += fit.count // problem.groups * _panel_bytes(problem, work.points * work.windows, work.columns, info)
+        repacked += fit.count // problem.groups * _repacked_bytes(problem, merge, fit, cut, info, here)
         classes.append(Class(
-            tuple([a.runs for a in equal_runs]), scheme, tuple([t.starts_early for t in transforms]), work, count, cut,
-            point_share < _ALL_POINTS, _staged_panels(problem, transforms[-1].phases, cut, work.outputs, info),
+            tuple([a.runs for a in fit.equal_runs]), scheme, tuple([t.starts_early for t in fit.transforms]), fit.count,
+            work.rows, work.points, work.outputs, work.columns, work.depth, work.step, work.chain, cut,
+            work.point_share < _ALL_POINTS,
+            _staged_panels(problem, fit.transforms[-1].phases, cut, work.outputs, info, here), work.strides(cut.block),
         ))  # fmt: skip
     for equal_runs, _ in choice.plain:
         numbers, untransformed = list(itertools.product(*[a.groups for a in equal_runs])), [a.candidates[0] for a in equal_runs]
@@ -137,9 +125,9 @@ def schedule(problem, here, unit, threads, finite=True, kinds=SMALL):
         columns = problem.co * math.prod([t.phases for t in untransformed])
         weight_bytes += len(numbers) * _panel_bytes(problem, math.prod([t.windows for t in untransformed]), columns, info)
     hole = any(map(phases.has_hole, problem.kernel, problem.strides, problem.dilations, problem.begin, problem.out_sizes))
-    outgrows, limits = execution.outgrows(problem, here.limits.non_temporal), here.limits
     classes.sort(key=lambda c: -c.cut.cycles)  # large tasks first, so that the last ones balance the threads
     on_the_fly = execution.packs_on_the_fly(here, weight_bytes, repacked)
+    outgrows = execution.outgrows(problem, limits.non_temporal)
     how = execution.decide(problem, here, info, hole, choice.cycles, weight_bytes, outgrows)
     tiles = Tiles(
         not info.matrix, limits.near_weights, limits.far, 0 if limits.ordinary_stores else how.non_temporal,
@@ -159,8 +147,8 @@ def schedule(problem, here, unit, threads, finite=True, kinds=SMALL):
 def choose(problem, here, unit, kinds):
     """Return the Choice for a problem, or None if no axis can be transformed.
 
-    Phases are merged as for the representative of the problem class (stages.class_representative) or, for a large filter, as in
-    `typical`.
+    Phases are merged as for the representative of the problem class (stages.class_representative). A large filter is merged and
+    transformed as in `typical`.
     """
     info = here.info(problem.dtype, unit)
     if info is None or not _is_supported(problem):
@@ -168,33 +156,42 @@ def choose(problem, here, unit, kinds):
     most_weights = math.prod(problem.kernel) * info.s_size / info.e_size  # per in-channel and out-channel
     large = most_weights * problem.groups * problem.ci * problem.co * info.e_size > LARGE_FILTER
     most_weights *= max(MOST_FORM if large else MOST_SMALL_FORM, here.packed_limit)
-    merges = _merges(problem.kernel, problem.strides, problem.dilations, info)
+    merges, schemes = _merges(problem.kernel, problem.strides, problem.dilations, info), None
     representative = typical(problem) if large else class_representative(problem)
     if problem != representative:
         chosen = choose(representative, here, unit, kinds)
         if chosen is None:
             return None
-        merges = (chosen.merge,)
-    estimate, best = estimator(problem, info, here), (math.inf, None, None)
+        merges, schemes = (chosen.merge,), _schemes(chosen) if large else None
+    terms, best = (cost.Terms(problem, info, here), Terms(problem, info, here)), None
     for merge in merges:
         axes = [
-            axis_transforms(k, s, d, m, begin, out, kinds, info.matrix, large)
-            for k, s, d, m, begin, out in zip(problem.kernel, problem.strides, problem.dilations, merge, problem.begin,
-                                              problem.out_sizes, strict=True)
+            axis_transforms(*axis, kinds, info.matrix)
+            for axis in zip(problem.kernel, problem.strides, problem.dilations, merge, problem.begin, problem.out_sizes,
+                            strict=True)
         ]  # fmt: skip
-        if best[1] and math.prod([sum([len(a.runs) for a in axis]) for axis in axes]) > _MOST_CLASSES:
+        if best is not None and math.prod([sum([len(a.runs) for a in axis]) for axis in axes]) > _MOST_CLASSES:
             continue
-        if large:
-            class_choices = _fixed_transforms(problem, merge, axes, kinds, info, estimate, most_weights)
-        else:
-            class_choices = _transforms(problem, merge, axes, info, estimate, most_weights)
-        transformed = [chosen for *_, chosen in class_choices if chosen]
-        if not transformed or (NESTED in merge and len(transformed) < len(class_choices)):
+        fits, plain = _choose_transforms(problem, merge, axes, schemes, most_weights, terms)
+        if not fits or (NESTED in merge and plain):
             continue
-        cycles = sum([min(plain, least) * nclasses for _, nclasses, plain, least, _ in class_choices])
-        if cycles < best[0]:
-            best = cycles, merge, class_choices
-    return None if best[1] is None else _compare(problem, *best[1:], large, info, here)
+        shapes = [(shape, count) for _, some in plain for _, count, shape in some]
+        cycles = sum([fit.cycles for fit in fits])
+        cycles += sum([shape.cycles(shape.rows, shape.columns) * problem.groups * count for shape, count in shapes])
+        if best is None or cycles < best[0]:
+            best = cycles, merge, fits, plain
+    if best is None:
+        return None
+    cycles, merge, fits, plain = best
+    tasks = sum([min(fit.cuts, key=lambda cut: cut.total).tasks * fit.count for fit in fits])
+    tasks += sum([shape.most_tasks * count for _, some in plain for _, count, shape in some])
+    if cycles >= here.limits.single_thread_cycles and tasks <= common.BALANCED_TASKS:
+        first = direct_cost.tasks(_plain_classes(problem, plain, cycles, SHARED, info, here), problem.groups)
+        cycles = SHARED * _cut_all(fits, first, SHARED)[0]
+    last = phase_groups(problem.kernel[-1], problem.strides[-1], problem.dilations[-1], merge[-1])
+    gathered = _gathers(problem, max([len(group.residues) for group in last]), info)
+    memory, fill = cost.memory_cycles(problem, gathered, info, here)
+    return Choice(merge, tuple(fits), tuple(plain), overlapped(cycles + fill, memory))
 
 
 def typical(problem):
@@ -203,6 +200,14 @@ def typical(problem):
     One form serves all sizes, because two forms would exceed the bound of packed weights, and packing takes longer than a call.
     """
     return resized(problem, 1, [round(_TYPICAL_PIXELS ** (1 / problem.rank))] * problem.rank)
+
+
+def _schemes(choice):
+    """Return the kinds of transform of the transformed classes of a Choice, a dict from their phase groups."""
+    return {
+        numbers: tuple([t.kind for t in fit.transforms])
+        for fit in choice.fits for numbers in itertools.product(*[a.groups for a in fit.equal_runs])
+    }  # fmt: skip
 
 
 def _is_supported(problem):
@@ -226,140 +231,82 @@ def _merges(kernel, strides, dilations, unit):
     return tuple(found)
 
 
-def _transforms(problem, merge, axes, unit, estimate, most_weights):
-    """Return a list with one item for each kind of classes of a merge.
+def _choose_transforms(problem, merge, axes, schemes, most_weights, terms):
+    """Return (Fits of the transformed classes, pairs (EqualRuns, shapes) of the other classes) of a merge.
 
-    An item is [EqualRuns of the axes, number of classes, estimated cycles without a transform, estimated cycles of the best
-    transform, (its weights, its AxisTransforms)]; the last one is None if there is no transform. Weights are counted per
-    in-channel and out-channel (AxisTransform.weights). If all classes together exceed ``most_weights``, classes whose weights
-    grow most get another transform or none.
+    ``schemes`` is the result of `_schemes` if the transforms are given, else None. A class is then transformed if that takes
+    fewer cycles than `direct`; the class that gains most is transformed in any case. If the weights of all classes together
+    exceed ``most_weights``, classes whose weights grow most get another transform or none.
     """
-    nested, class_choices, total = NESTED in merge, [], 0
-
-    def best(equal_runs, most_weights, count):
-        choices = []
-        for transforms in itertools.product(*[a.candidates[:count] for a in equal_runs]):
-            weights, products = math.prod([t.weights for t in transforms]), math.prod([t.products for t in transforms])
-            if weights < most_weights and has_kernels([t.kind for t in transforms]):
-                choices.append((products, weights, transforms))
-        choices.sort()
-        least, chosen, rate = math.inf, None, 0.0
-        for products, weights, transforms in choices:
-            if rate * products >= least:  # its multiplications alone take longer than the best choice
-                break
-            share = nested_share(problem, merge, equal_runs, transforms, unit) if nested else 1.0
-            cycles, compute = estimate(transforms, share)
-            rate = rate or 0.98 * compute / products
-            if cycles < least:
-                least, chosen = cycles, (weights, transforms)
-        return least, chosen
-
-    for equal_runs in itertools.product(*axes):
-        nclasses, plain = math.prod([len(a.runs) for a in equal_runs]), tuple([a.candidates[0] for a in equal_runs])
-        class_weights = most_weights / nclasses + 1e-9
-        least, chosen = best(equal_runs, class_weights, 2)
-        if chosen is None:
-            least, chosen = best(equal_runs, class_weights, None)
-        class_choices.append([equal_runs, nclasses, math.inf if nested else estimate(plain)[0], least, chosen])
-        total += nclasses * (chosen[0] if chosen else _plain_weights(equal_runs))
-    while total > most_weights and any([chosen for *_, chosen in class_choices]):
-        each = max([c for c in class_choices if c[4]], key=lambda c: c[4][0] / _plain_weights(c[0]))
-        equal_runs, nclasses, _, _, (weights, _) = each
-        each[3:] = best(equal_runs, weights, None)
-        total -= nclasses * (weights - (each[4][0] if each[4] else _plain_weights(equal_runs)))
-    return class_choices
+    nested, fits, total = NESTED in merge, [], 0
+    kinds = list(itertools.product(*axes))
+    growth = lambda n: fits[n].weights / _plain_weights(kinds[n])  # noqa: E731
+    for equal_runs in kinds:
+        nclasses = math.prod([len(a.runs) for a in equal_runs])
+        fits.append(_fit(problem, merge, equal_runs, schemes, most_weights / nclasses + 1e-9, terms[0]))
+        total += nclasses * (fits[-1].weights if fits[-1] else _plain_weights(equal_runs))
+    while total > most_weights and any(fits) and schemes is None:
+        n = max([n for n, fit in enumerate(fits) if fit], key=growth)
+        before, fits[n] = fits[n], _fit(problem, merge, kinds[n], None, fits[n].weights, terms[0])
+        after = fits[n].weights if fits[n] else _plain_weights(kinds[n])
+        total -= before.count // problem.groups * (before.weights - after)
+    if nested or not any(fits):
+        return [fit for fit in fits if fit], [(each, ()) for each, fit in zip(kinds, fits, strict=True) if not fit]
+    chosen, plain, gains = [], [], []
+    for equal_runs, fit in zip(kinds, fits, strict=True):
+        shapes = None
+        if fit is None or schemes is None:
+            shapes = _plain_shapes(problem, merge, equal_runs, terms[1])
+            gains.append(fit.cycles / sum([shape.total * count for _, count, shape in shapes]) if fit else math.inf)
+        chosen.append((fit, equal_runs, shapes))
+    best = min(gains, default=0)
+    for n, (fit, equal_runs, shapes) in enumerate(chosen):
+        if fit is None or (schemes is None and gains[n] >= 1 and gains[n] > best):
+            plain.append((equal_runs, shapes))
+            fits[n] = None
+    return [fit for fit in fits if fit], plain
 
 
-def _fixed_transforms(problem, merge, axes, kinds, unit, estimate, most_weights):
-    """Return the result of `_transforms` for a large filter, whose transforms depend on the taps alone."""
-    nested, class_choices, plain_weights = NESTED in merge, [], 1  # weights without a transform
-    for axis in zip(problem.kernel, problem.strides, problem.dilations, merge, strict=True):
-        plain_weights *= sum([len(group.residues) * len(group.offsets) for group in phase_groups(*axis)])
-    for equal_runs in itertools.product(*axes):
-        nclasses, plain = math.prod([len(a.runs) for a in equal_runs]), tuple([a.candidates[0] for a in equal_runs])
-        scheme = fixed_scheme(tuple([t.windows for t in plain]), kinds, most_weights / plain_weights)
-        transforms = tuple([
-            next((t for t in a.candidates if t.kind == kind), a.candidates[0])
+def _fit(problem, merge, equal_runs, schemes, most_weights, terms):
+    """Return the Fit of fewest cycles with fewer than ``most_weights`` weights, None if there is no transform.
+
+    Weights are counted per in-channel and out-channel (AxisTransform.weights). On each axis, the transform of fewest products
+    is tried first, and the others if its weights are too many.
+    """
+    count, best = math.prod([len(a.runs) for a in equal_runs]) * problem.groups, None
+    ways = [[a.candidates[:2] for a in equal_runs], [a.candidates for a in equal_runs]]
+    if schemes is not None:
+        scheme, most_weights = schemes.get(tuple([a.groups[0] for a in equal_runs]), (0,) * problem.rank), math.inf
+        ways = [[
+            [t for t in a.candidates + a.others if t.kind == kind] or a.candidates[:1]
             for a, kind in zip(equal_runs, scheme, strict=True)
-        ])  # fmt: skip
-        least, chosen = math.inf, None
-        if any([t.kind for t in transforms]):
-            share = nested_share(problem, merge, equal_runs, transforms, unit) if nested else 1.0
-            least, chosen = estimate(transforms, share)[0], (math.prod([t.weights for t in transforms]), transforms)
-        class_choices.append([equal_runs, nclasses, math.inf if nested else estimate(plain)[0], least, chosen])
-    return class_choices
+        ]]  # fmt: skip
+    for way in ways:
+        choices = []
+        for places in with_kernels(tuple([tuple([t.kind for t in axis]) for axis in way])):
+            transforms, products, weights = tuple([axis[n] for axis, n in zip(way, places, strict=True)]), 1.0, 1
+            for t in transforms:
+                products *= t.products
+                weights *= t.weights
+            choices.append((products, weights, transforms))
+        fitting = [choice for choice in choices if choice[1] < most_weights]
+        for products, weights, transforms in sorted(fitting):
+            if best is not None and terms.least(products, transforms) * count >= best.cycles:
+                break
+            share = nested_share(problem, merge, equal_runs, transforms, terms.unit) if NESTED in merge else 1.0
+            work = cost.Work(terms, transforms, share)
+            cuts = cost.cuts(work, count, SHARED)
+            cycles = min([cut.total for cut in cuts]) * count
+            if best is None or cycles < best.cycles:
+                best = Fit(equal_runs, count, transforms, work, cuts, cycles, weights)
+        if best is not None and len(fitting) == len(choices):
+            break
+    return best
 
 
 def _plain_weights(equal_runs):
     """Return the weights of a class without a transform, per in-channel and out-channel."""
     return math.prod([a.candidates[0].weights for a in equal_runs])
-
-
-def _compare(problem, merge, class_choices, large, unit, here):
-    """Return the Choice for a merge. A class is transformed if that takes fewer cycles than `direct`.
-
-    The class that gains most from its transform is transformed in any case. If ``large``, so is every class that has a
-    transform, because the form of a large filter must not depend on sizes.
-    """
-    nested, classes, plain, tasks, terms = NESTED in merge, [], [], [], None
-    largest_gain = min([each for each in class_choices if each[4]], key=lambda each: each[3] / each[2])
-    for each in class_choices:
-        equal_runs, nclasses, without, least, chosen = each
-        count, direct = nclasses * problem.groups, math.inf
-        if chosen is None or not (nested or large or each is largest_gain or least <= _CLEAR_GAIN * without):
-            terms = terms or Terms(problem, unit, here)
-            shapes = _plain_shapes(problem, merge, equal_runs, terms)
-            direct = shapes[0][2].total
-        if chosen is not None and 0.9 * least * problem.groups < direct:
-            share = nested_share(problem, merge, equal_runs, chosen[1], unit) if nested else 1.0
-            work = _work(problem, chosen[1], share, unit, here)
-            cuts = _cuts(work, count, SHARED, unit, here)
-            cycles, cut = min([(cut.cycles * cut.tasks, cut) for cut in cuts])
-            if cycles * problem.groups < direct:
-                classes.append((equal_runs, chosen[1], work, count, cuts))
-                tasks.append((cycles * count, cut.tasks * count))
-                continue
-        plain.append((equal_runs, shapes))
-        for _, nclasses, shape in shapes:
-            tasks.append((shape.cycles(shape.rows, shape.columns) * problem.groups * nclasses, shape.most_tasks * nclasses))
-    cycles = sum([each for each, _ in tasks])
-    if cycles >= here.limits.single_thread_cycles and sum([count for _, count in tasks]) <= common.BALANCED_TASKS:
-        first = direct_cost.tasks(_plain_classes(problem, plain, cycles, SHARED, unit, here), problem.groups)
-        cycles = SHARED * _cut_all(problem, classes, first, SHARED, unit, here)[0]
-    memory, fill = _memory_cycles(problem, merge, unit, here)
-    return Choice(merge, tuple(classes), tuple(plain), overlapped(cycles + fill, memory))
-
-
-def _work(problem, transforms, share, unit, here):
-    """Return the `cost.Work` of a class. ``transforms`` has the AxisTransform of each axis, ``share`` is Work.share."""
-    ci, co = problem.ci, problem.co
-    rows, points, windows, outputs, phases, inside, axis_shares = problem.batch, 1, 1, 1, 1, 1.0, []
-    for kind, _, tiles, p, o, w, point_share, inner, n, _, _ in transforms:
-        rows *= tiles
-        points *= p
-        windows *= w
-        outputs *= o
-        phases *= n
-        inside *= inner
-        if kind:
-            axis_shares.append((point_share, tiles))
-    columns, pieces = co * phases, 0.0
-    adjacent, panel = co * (n if problem.groups == 1 else 1), here.info(problem.dtype).nr
-    if columns > adjacent and adjacent % panel:
-        pieces = min(-(-columns // panel), columns / adjacent - 1) * (1 + min(panel, columns) / adjacent)
-    depth, chunks, step = cost.depth_chunks(ci, windows, unit)
-    all_phases = math.prod(map(min, problem.kernel, problem.strides))
-    weight_bytes = points * depth * unit.e_size * problem.groups * co * all_phases * (unit.padded(columns) / columns) * share
-    return cost.Work(rows, points, outputs, windows, columns, ci, co, pieces, phases * (1 - inside), share, tuple(axis_shares),
-                     max(weight_bytes, 1), depth, chunks, step)  # fmt: skip
-
-
-def _memory_cycles(problem, merge, unit, here):
-    """Return (cycles to stream data that L2 does not hold, cycles to fill outputs beforehand)."""
-    last = problem.kernel[-1], problem.strides[-1], problem.dilations[-1]
-    most = max([len(group.residues) for group in phase_groups(*last, merge[-1])])
-    non_temporal = common.stores_non_temporally(problem, here.limits.non_temporal, here)
-    return cost.memory_cycles(problem, non_temporal, _gathers(problem, most, unit), unit, here)
 
 
 # ---------------------------------------------------------------- untransformed classes
@@ -388,70 +335,13 @@ def _plain_classes(problem, plain, cycles, threads, unit, here):
 # ---------------------------------------------------------------- tasks
 
 
-def _cuts(work, count, threads, unit, here):
-    """Return the Cuts of a class to compare. ``count`` is the number of classes times channel groups."""
-    rows, points, depth, chunks, step = work.rows, work.points, work.depth, work.chunks, work.step
-    nr, size, high, grain = unit.nr, unit.e_size, unit.mr[-1], unit.grain
-    panels, most_blocks, prices, cuts = -(-work.columns // nr), -(-rows // grain), cost.unit_prices(unit, here), {}
-
-    def add_cut(blocks, n, span, point_major=False):
-        block, panel_block = -(-rows // (blocks * grain)) * grain, -(-panels // n)
-        if (block, panel_block, span, point_major) not in cuts:
-            cycles = prices.cycles(cost.task_counts(work, block, panel_block, span, point_major, unit, here))
-            cuts[block, panel_block, span, point_major] = Cut(
-                block, -(-rows // block), panel_block, -(-panels // panel_block), span, point_major, cycles
-            )  # fmt: skip
-
-    def add_cuts(blocks, n, span, point_major=False):
-        """Add the Cut with ``blocks`` tile blocks and ``n`` panel blocks, and some with more blocks that balance threads."""
-        add_cut(blocks, n, span, point_major)
-        tasks = count * blocks * n
-        if threads == 1 or tasks % threads == 0 or tasks >= _TASKS_PER_THREAD * threads:
-            return
-        each = threads // math.gcd(threads, count * n)
-        add_cut(min(-(-blocks // each) * each, most_blocks), n, span, point_major)
-        if tasks < threads and panels > n:
-            add_cut(blocks, min(panels, n * -(-threads // tasks)), span, point_major)
-            balanced = next((b for b in range(blocks + 1, threads) if threads % b == 0 and n * threads <= panels * b), threads)
-            if balanced < min(threads, most_blocks):
-                add_cut(balanced, n * threads // balanced, span, point_major)
-
-    near = cost.near_bytes(here) // (size * points)
-    most = near if unit.matrix else MOST_TASK_BYTES // (size * points)
-    if unit.matrix:  # all panels meet a point while its rows are in L2
-        row = points * (depth * size + panels * nr * unit.t_size)
-        for bytes in (cost.near_bytes(here), MOST_TASK_BYTES):
-            height = min(MOST_TILES * high, bytes // row // grain * grain)
-            if height:
-                add_cuts(-(-rows // height), 1, chunks, True)
-    room_for_rows = max(most - depth * nr, most // 2)
-    for span in (chunks, 1) if chunks > 1 else (1,):
-        span_depth = min(depth, span * step)
-        height = min(MOST_TILES, room_for_rows // ((span_depth + nr) * high)) * high
-        if not height and span > 1:
-            continue
-        height = height or high
-        near_height = (near - span_depth * nr) // ((span_depth + nr) * high) * high
-        for each in (height, near_height) if high <= near_height < height else (height,):
-            blocks = -(-rows // each)
-            block = -(-rows // (blocks * grain)) * grain
-            # With several spans, partial sums of all panels are kept while the next span is transformed.
-            n = -(-panels * nr * block // max(room_for_rows - block * step, nr * block)) if span < chunks else 1
-            add_cuts(-(-rows // block), n, span)
-        if near_height >= min(height, rows):  # L2 holds all data that is read again
-            break
-    return tuple(cuts.values())
-
-
-def _cut_all(problem, classes, first, threads, unit, here):
+def _cut_all(fits, first, threads):
     """Return (time at which the last thread is done, Cut of each class).
 
     Two choices are compared: Cuts with the least work, and Cuts that keep all threads busy. ``first`` are the tasks that run
     before, pairs (cycles, number).
     """
-    class_cuts = [
-        (count, cuts if threads == SHARED else _cuts(work, count, threads, unit, here)) for *_, work, count, cuts in classes
-    ]
+    class_cuts = [(fit.count, fit.cuts if threads == SHARED else cost.cuts(fit.work, fit.count, threads)) for fit in fits]
     best = None
     for workers in (1, threads):
         cuts = [min([(cut.cycles * -(-count * cut.tasks // workers), cut) for cut in some])[1] for count, some in class_cuts]
@@ -473,26 +363,21 @@ def _panel_bytes(problem, points, columns, unit):
     return -(-size // 64) * 64
 
 
-def _repacked_bytes(problem, merge, equal_runs, work, cut, unit, here):
+def _repacked_bytes(problem, merge, fit, cut, unit, here):
     """Return the bytes that the tasks of a class pack if they pack on the fly, infinite if they cannot."""
-    phases, taps = work.columns // work.co, 1
-    for k, s, d, m, a in zip(problem.kernel, problem.strides, problem.dilations, merge, equal_runs, strict=True):
+    work, taps = fit.work, 1
+    for k, s, d, m, a in zip(problem.kernel, problem.strides, problem.dilations, merge, fit.equal_runs, strict=True):
         taps *= len(phase_groups(k, s, d, m)[a.groups[0]].offsets)
     if unit.matrix:  # each point reads the taps again, which must stay in L2 beside the rows of a point
         packed_bytes = (cut.panel_block if cut.point_major else 2) * unit.nr * taps * problem.ci * unit.s_size
-        contiguous = unit.nr if phases > 1 else unit.vl  # out-channels that a panel needs contiguous in the filter
+        contiguous = unit.nr if work.phases > 1 else unit.vl  # out-channels that a panel needs contiguous in the filter
         if NESTED in merge or problem.co % contiguous or unit.s_size != unit.t_size:
             return math.inf
     else:
-        packed_bytes = work.points * unit.nr * chain_depth(work.points, work.step) * unit.e_size
+        packed_bytes = work.points * unit.nr * work.chain * unit.e_size
     if packed_bytes > here.l2 // 2:
         return math.inf
-    return cut.blocks * work.windows * work.points * phases * problem.groups * problem.ci * problem.co * unit.e_size
-
-
-def chain_depth(points, step):
-    """Return the depth of a chain, the part of a depth chunk of ``step`` that is summed alone."""
-    return -(-step // -(-step // CHAIN)) if points > cost.ONE_AXIS_POINTS else step
+    return cut.blocks * work.windows * work.points * work.phases * problem.groups * problem.ci * problem.co * unit.e_size
 
 
 def _gathers(problem, phases, unit):
@@ -504,55 +389,32 @@ def _gathers(problem, phases, unit):
     return problem.co * phases >= 2 * unit.nr and common.split_bytes(problem) > 0
 
 
-def _staged_panels(problem, phases, cut, outputs, unit):
+def _staged_panels(problem, phases, cut, outputs, unit, here):
     """Return the number of panels whose outputs a task gathers at a time, 0 if it does not gather."""
     if not _gathers(problem, phases, unit):
         return 0
-    return min(cut.panel_block, max(2, _STAGE_BYTES // (cut.block * outputs * unit.nr * unit.t_size)))
-
-
-def row_bytes(work, block, unit):
-    """Return the strides of the regions `rows` and `sums`.
-
-    They are (elements between transformed rows, bytes between the rows of points, elements between the sums of points).
-    """
-    lda = direct_schedule.odd_line_stride(work.step, unit)
-    rows = -(-block // unit.grain) * unit.grain * lda * unit.e_size + unit.vl * unit.t_size
-    return lda, spread_over_sets(rows), spread_over_sets(block * unit.nr * unit.t_size) // unit.t_size
-
-
-def spread_over_sets(bytes):
-    """Return a stride of at least ``bytes`` whose multiples are in different sets of the caches.
-
-    It is five cache lines more than a multiple of 4 KiB or, if it is short, an odd number of lines.
-    """
-    lines = -(-bytes // 64)
-    return (lines + (69 - lines % 64) % 64 if lines > 32 else lines | 1) * 64
+    return min(cut.panel_block, max(2, int(_STAGE_SHARE * here.l2) // (cut.block * outputs * unit.nr * unit.t_size)))
 
 
 def book(problem, classes, unit, on_the_fly):
     """Return the workspace of a thread for the transformed classes."""
     rows = sums = stage = block = points = packed_panel = 0
     for c in classes:
-        work, cut = c.work, c.cut
-        lda, point_rows, point_sums = row_bytes(work, cut.block, unit)
-        sum_panels = cut.panel_block if cut.point_major or cut.span < work.chunks else 1  # number of panels with separate sums
+        cut, (lda, point_rows, point_sums) = c.cut, c.strides
+        sum_panels = cut.panel_block if cut.point_major or cut.span * c.step < c.depth else 1  # panels with separate sums
         # A register tile may start at any row and reads whole grains of rows, for the last point beyond its rows.
-        rows = max(rows, cut.span * work.points * point_rows + (unit.grain - 1) * lda * unit.e_size)
-        sums = max(sums, sum_panels * work.points * point_sums * unit.t_size)
-        stage = max(stage, cut.block * work.outputs * c.staged_panels * unit.nr * unit.t_size)
-        block, points = max(block, cut.block), max(points, work.points)
-        packed_panel = max(packed_panel, work.points * unit.nr * chain_depth(work.points, work.step) * unit.e_size)
-    place_bytes, line = block * (PLACE + problem.rank) * 8, unit.lda * unit.t_size
+        rows = max(rows, cut.span * c.points * point_rows + (unit.grain - 1) * lda * unit.e_size)
+        sums = max(sums, sum_panels * c.points * point_sums * unit.t_size)
+        stage = max(stage, cut.block * c.outputs * c.staged_panels * unit.nr * unit.t_size)
+        block, points = max(block, cut.block), max(points, c.points)
+        packed_panel = max(packed_panel, c.points * unit.nr * c.chain * unit.e_size)
+    line = unit.lda * unit.t_size
     return workspace.book(
         rows=rows,  # transformed input tiles: the A of the GEMMs
         sums=sums,  # products of each point
         sum_rows=block * 8,  # addresses of the rows of a panel's sums
         stage=stage,  # outputs gathered for non-temporal stores
-        places=place_bytes,  # places of the tiles, sorted
-        unsorted_places=place_bytes,  # places of the tiles before they are sorted
-        zeros=unit.lda * unit.t_size,  # a row of zeros, the input outside the image
-        minus_zeros=unit.nr * unit.t_size,  # a row of -0.0, the neutral element of addition
+        places=(block + 1) * (PLACE + problem.rank) * 8,  # places of the tiles, and of one that is not sorted yet
         check=unit.nr * unit.t_size,  # not zero if some output is not finite
         tile_buffer=points * line,  # an input tile before its transform; outputs before they are stored in pieces
         intermediate=points * line,  # intermediate results of transforms of three axes
@@ -568,7 +430,7 @@ def least(problem, here, unit, kinds=SMALL):
     info = here.info(problem.dtype, unit)
     if info is None or not _is_supported(problem):
         return math.inf
-    ci, columns, transformed = problem.ci, problem.co, 0
+    ci, columns, transformed, price = problem.ci, problem.co, 0, cost.prices_of(info, here)
     products = tiles = problem.batch * problem.groups
     weights = problem.groups * ci * problem.co * info.e_size
     axes = problem.kernel, problem.strides, problem.dilations, problem.in_sizes, problem.begin, problem.out_sizes
@@ -581,9 +443,13 @@ def least(problem, here, unit, kinds=SMALL):
             columns *= min(s // d, k - s // d)  # phases that have a second tap
     if not transformed:
         return math.inf
-    (cycle, _, byte, *_), (read, point, product, output, *_), _ = prices(info, here)
+    each, read = price["tile_cycle"] / (2 * info.vl), price["wino_in_vector"]
+    if info.matrix:
+        each = price["amx_product"] * info.products / (info.kstep * info.vl * info.grain)
+        read += price["store"] + price["amx_pack"] * info.vl / info.kstep
     share = (2 / 3 if kinds is SMALL else 1 / 2) ** min(transformed, MOST_AXES)  # F(2, 3) and F(3, 2), or F(4, 3)
     return (
-        products * ci * problem.co * share * cycle / (info.vl * (info.grain if info.matrix else 2)) + weights * byte
-        + tiles * (-(-ci // info.vl) * read + point + -(-columns // info.vl) * product + -(-columns // info.nr) * output)
+        products * ci * problem.co * share * each + weights * price["weight_byte"]
+        + tiles * (-(-ci // info.vl) * read + price["store"] + -(-columns // info.vl) * price["wino_product_vector"]
+                   + -(-columns // info.nr) * price["wino_output"])
     )  # fmt: skip

@@ -1,11 +1,17 @@
-"""The transforms F(m, r) of one axis, and the filter transforms of the axes of a class together.
+"""The transforms F(m, r) of one axis, those that fit a run, and the filter transforms of the axes of a class together.
 
-KINDS lists the transforms. `filter_windows` and `panel_vectors` make the tables for WinogradRecipe (weights.pyx).
+KINDS lists the transforms. `axis_transforms` finds those of each run from sizes alone. `filter_windows` and `panel_vectors`
+make the tables for WinogradRecipe (weights.pyx).
 """
 
+import functools
+import itertools
+import math
 from typing import NamedTuple
 
 import numpy as np
+
+from ..phases import phase_groups
 
 
 class Transform(NamedTuple):
@@ -42,42 +48,159 @@ KINDS = (
 )
 SMALL = KINDS[1:4]  # allowed for "auto": errors up to about twice those of the direct sum
 LARGE = KINDS[4:]  # `winograd6` only
+MOST_AXES = 3  # the most transformed axes
 
 
-def filter_windows(chosen, scheme):
-    """Return for each tap window of a phase group per axis: (its taps, matrix [point][tap] of its transform)."""
-    windows = [(np.zeros(1, np.int64), np.ones((1, 1)))]
-    for group, transform in zip(chosen, scheme, strict=True):
-        windows = _both(windows, _axis_windows(transform, len(group.offsets)), len(group.offsets))
-    return windows
+class AxisTransform(NamedTuple):
+    """A transform applied to a run of an axis."""
+
+    kind: int  # Transform.kind; 0 if the run is not transformed
+    starts_early: bool  # tiles begin one output before the run, because that leaves out more points
+    tiles: int
+    points: int  # points of a tile
+    outputs: int  # outputs of a tile
+    windows: int  # tap windows
+    point_share: float  # fraction of points that is multiplied
+    inside: float  # fraction of tiles of which all phases are inside the window
+    phases: int
+    products: float  # multiplications along the axis for an in-channel and a column
+    weights: int  # transformed weights per in-channel and out-channel: points times windows times phases
 
 
-def panel_vectors(taps, windows, co, info):
+class EqualRuns(NamedTuple):
+    """Runs of an axis that have the same `AxisTransform` candidates."""
+
+    runs: tuple  # numbers of the runs
+    groups: tuple  # numbers of their phase groups
+    candidates: tuple  # AxisTransforms: first the untransformed one, then that of fewest products, then those of fewer weights
+    others: tuple  # AxisTransforms of more products and weights, which a given form may need
+
+
+@functools.lru_cache(maxsize=1024)
+def axis_transforms(k, s, d, merge, begin, out, kinds, all_points):
+    """Return the list of `EqualRuns` of an axis.
+
+    ``all_points`` says that no points are left out.
+    """
+    equal, number = {}, 0
+    for index, (residues, offs, _) in enumerate(phase_groups(k, s, d, merge)):
+        spans = {}  # range of j in the window -> number of phases with this range
+        for r in residues:
+            span = -((r - begin) // s), -((r - begin - out) // s)
+            if span[0] < span[1]:
+                spans[span] = spans.get(span, 0) + 1
+        if not spans:
+            continue
+        lows, highs = zip(*spans, strict=True)
+        first, taps, phases = min(lows), len(offs), len(residues)
+        count, inside = max(highs) - first, min(highs) - max(lows) + 1
+        spans = [(low - first, high - first, n) for (low, high), n in spans.items()]
+        all_inside, others = max(0, inside - 1) / count, []
+        candidates = [AxisTransform(0, False, count, 1, 1, taps, 1.0, all_inside, phases, taps * count, taps * phases)]
+        if count > 1 and taps > 1 and offs[0] - offs[-1] == taps - 1:
+            for some in (kinds,) if kinds is SMALL else (kinds, SMALL):
+                found = [_axis_transform(t, taps, count, spans, inside, phases, all_points) for t in some if t.taps <= taps]
+                if not found:
+                    break
+                for transform in sorted(found, key=lambda transform: (transform.products, transform.points)):
+                    last = candidates[-1]
+                    (candidates if last.kind == 0 or transform.weights < last.weights else others).append(transform)
+        equal.setdefault((tuple(candidates), tuple(others), taps), []).append((number, index))
+        number += 1
+    return [EqualRuns(*zip(*members, strict=True), *fits) for (*fits, _), members in equal.items()]
+
+
+def _axis_transform(t, taps, count, spans, inside, phases, all_points):
+    """Return the AxisTransform of a run. Its tiles begin one output before the run if that leaves out more points."""
+    n, early, windows = t.outputs, 0, -(-taps // t.taps)
+    points, tiles = n + t.taps - 1, -(-count // n)
+    multiplied = tiles * points
+    if not all_points:
+        multiplied = _multiplied(n, points, count, spans, 0) / phases
+        if n > 2 and (less := _multiplied(n, points, count + 1, spans, 1) / phases) < multiplied:
+            multiplied, early, tiles = less, 1, -(-(count + 1) // n)
+    return AxisTransform(
+        t.kind, early > 0, tiles, points, n, windows, multiplied / (tiles * points), max(0, inside - n) / (count + early),
+        phases, windows * multiplied, windows * points * phases,
+    )  # fmt: skip
+
+
+def _multiplied(outputs, points, count, spans, early):
+    """Return how many points of all tiles of a run are multiplied, summed over its phases.
+
+    Only the first output of a tile needs the first point, and only the last output needs the last point. A point is left out if
+    its output is outside the window. ``spans`` are (first output inside, end, number of phases), relative to the run's start.
+    Tiles begin ``early`` outputs before the run.
+    """
+    tiles, total = -(-count // outputs), 0
+    last, inner = (tiles - 1) * outputs, points * max(0, tiles - 2)
+    for low, high, phases in spans:
+        low, high, points_of_phase = low + early, high + early, inner
+        if low < outputs:
+            points_of_phase += points - (low > 0) - (high < outputs)
+        if last and high > last:
+            points_of_phase += points - (low > last) - (high < last + outputs)
+        total += points_of_phase * phases
+    return total
+
+
+@functools.lru_cache(maxsize=256)
+def with_kernels(kinds):
+    """Return the choices that have kernels, one place per axis. ``kinds`` has the kinds to choose from on each axis.
+
+    There are kernels for one to MOST_AXES transformed axes, all SMALL or all LARGE.
+    """
+    found = []
+    for places in itertools.product(*[range(len(axis)) for axis in kinds]):
+        transformed = [axis[n] for axis, n in zip(kinds, places, strict=True) if axis[n]]
+        if 0 < len(transformed) <= MOST_AXES and len({kind >= LARGE[0].kind for kind in transformed}) == 1:
+            found.append(places)
+    return found
+
+
+def nested_share(problem, merge, equal_runs, transforms, unit):
+    """Return the fraction of points times columns that is multiplied in a nested merge, where some phases lack taps."""
+    axes = zip(problem.kernel, problem.strides, problem.dilations, merge, equal_runs, strict=True)
+    chosen = tuple([phase_groups(k, s, d, m)[a.groups[0]] for k, s, d, m, a in axes])
+    return _nested_share(chosen, tuple([transform.kind for transform in transforms]), problem.co, unit)
+
+
+@functools.lru_cache(maxsize=256)
+def _nested_share(chosen, scheme, co, unit):
+    transforms = [KINDS[kind] for kind in scheme]
+    points, columns = math.prod([t.points for t in transforms]), co * math.prod([len(g.residues) for g in chosen])
+    return float(panel_vectors(chosen, transforms, co, unit).sum()) * unit.vl / (points * unit.padded(columns))
+
+
+def panel_vectors(chosen, transforms, co, unit):
     """Return [panel][point], the number of vectors of columns up to the last one that has weights at the point.
 
-    ``taps`` is [phase][tap], -1 for a tap that a phase lacks.
+    ``chosen`` and ``transforms`` have a phase group and a transform for each axis.
     """
-    there = sum((points != 0).astype(int) @ (taps[:, some] >= 0).T.astype(int) for some, points in windows)
-    columns = np.repeat(there > 0, co, axis=1)
-    columns = np.pad(columns, ((0, 0), (0, -columns.shape[1] % info.nr)))
-    vectors = columns.reshape(len(columns), -1, info.nr // info.vl, info.vl).any(-1)
+    there = np.ones((1, 1), bool)  # [point][phase]
+    for group, transform in zip(chosen, transforms, strict=True):
+        taps = np.array(group.taps).T >= 0
+        axis = sum([(points != 0).astype(int) @ taps[some] for some, points in _windows(transform, len(taps))]) > 0
+        there = (there[:, None, :, None] & axis[:, None, :]).reshape(len(there) * len(axis), -1)
+    columns = np.repeat(there, co, axis=1)
+    columns = np.pad(columns, ((0, 0), (0, -columns.shape[1] % unit.nr)))
+    vectors = columns.reshape(len(columns), -1, unit.nr // unit.vl, unit.vl).any(-1)
     return (vectors * np.arange(1, vectors.shape[2] + 1)).max(-1).T
 
 
-def _axis_windows(transform, count):
-    """Return the tap windows of one axis, for phases of ``count`` taps."""
-    weights = transform.weights()
-    windows = []
-    for first in range(0, count, transform.taps):
-        taps = np.arange(first, min(count, first + transform.taps))
-        windows.append((taps, weights[:, taps - first]))
+def _windows(transform, count):
+    """Return the tap windows of one axis, (taps, matrix [point][tap] of the transform), for phases of ``count`` taps."""
+    weights, firsts = transform.weights(), range(0, count, transform.taps)
+    return [(np.arange(n, min(count, n + transform.taps)), weights[:, : count - n]) for n in firsts]
+
+
+def filter_windows(chosen, transforms):
+    """Return for each tap window of a phase group per axis: (its taps, matrix [point][tap] of its transform)."""
+    windows = [(np.zeros(1, np.int64), np.ones((1, 1)))]
+    for group, transform in zip(chosen, transforms, strict=True):
+        count = len(group.offsets)
+        windows = [
+            ((taps[:, None] * count + more).reshape(-1), np.kron(weights, others))
+            for taps, weights in windows for more, others in _windows(transform, count)
+        ]  # fmt: skip
     return windows
-
-
-def _both(first, second, count):
-    """Return the tap windows of two axes together; phases have ``count`` taps on the second axis."""
-    return [
-        ((taps[:, None] * count + more).reshape(-1), np.kron(weights, others))
-        for taps, weights in first
-        for more, others in second
-    ]

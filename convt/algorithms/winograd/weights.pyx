@@ -79,23 +79,6 @@ cdef class WinogradRecipe(PanelRecipe):
             k.fence()
         return wrong
 
-    cdef const char *line_to_prefetch(self, PackClass *c, int64_t n, int64_t first, int64_t line, char *src) noexcept nogil:
-        """Return the address of a cache line of the filter to prefetch before `pack_all_points`, NULL beyond the last one.
-
-        Lines are those of the first in-channel, counted tap by tap. ``first`` is the first depth, ``src`` the filter of the
-        group.
-        """
-        cdef int64_t w = convt_quotient(first, self.ci_p), low = first - w * self.ci_p, bytes = self.k.nr * self.k.s_size
-        cdef int64_t misaligned = (<size_t>src | self.si * self.k.s_size) & 63, lines = (bytes + 63) // 64 + (misaligned > 0)
-        cdef int64_t t = c.window_start[w] + convt_quotient(line, lines)
-        cdef int64_t *taps
-        cdef char *column_src
-        if t >= c.window_start[w + 1] or n * self.k.nr >= c.ncols:
-            return NULL
-        self.piece(c, n * self.k.nr, c.ncols, src, &column_src, &taps)
-        column_src += offset_of(taps[c.window_taps[t]]) + low * self.si * self.k.s_size
-        return column_src + min(bytes - 1, line % lines * 64)
-
     cdef bint transform(self, PackClass *c, int64_t n, int64_t w, int64_t low, int64_t high, char *src, char *dst,
                         int64_t out_row, int64_t at_row, bint non_temporal, char *stage) noexcept nogil:
         """Transform in-channels [low, high) of tap window ``w`` to all points of the n-th panel.
@@ -191,3 +174,22 @@ cdef class WinogradRecipe(PanelRecipe):
                 low += f.n
             w, low = w + 1, 0
         return wrong
+
+
+cdef const char *line_to_prefetch(WinogradRecipe recipe, PackClass *c, int64_t n, int64_t first, int64_t line,
+                                  char *src) noexcept nogil:
+    """Return the address of a cache line of the filter to prefetch before `pack_all_points`, NULL beyond the last one.
+
+    Lines are those of the first in-channel, counted tap by tap. ``first`` is the first depth, ``src`` the filter of the
+    group.
+    """
+    cdef int64_t w = convt_quotient(first, recipe.ci_p), low = first - w * recipe.ci_p, bytes = recipe.k.nr * recipe.k.s_size
+    cdef int64_t misaligned = (<size_t>src | recipe.si * recipe.k.s_size) & 63, lines = (bytes + 63) // 64 + (misaligned > 0)
+    cdef int64_t t = c.window_start[w] + convt_quotient(line, lines)
+    cdef int64_t *taps
+    cdef char *column_src
+    if t >= c.window_start[w + 1] or n * recipe.k.nr >= c.ncols:
+        return NULL
+    recipe.piece(c, n * recipe.k.nr, c.ncols, src, &column_src, &taps)
+    column_src += offset_of(taps[c.window_taps[t]]) + low * recipe.si * recipe.k.s_size
+    return column_src + min(bytes - 1, line % lines * 64)
