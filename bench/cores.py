@@ -124,18 +124,18 @@ def _row_work(problem, block: int) -> np.ndarray:
     return np.add.reduceat(row_work, range(0, len(row_work), block))
 
 
-def _depthwise(schedule, packing, ins, outs, how) -> np.ndarray:
+def _depthwise(schedule, packing, ins, outs) -> np.ndarray:
     """Return the work of tasks: blocks of the last axis fastest, then lanes, then rows. Counts products and outputs."""
-    problem = schedule.problem
-    js = (np.arange(problem.out_sizes[-1]) + problem.begin[-1]) // problem.strides[-1] - schedule.j0
+    problem, task = schedule.problem, schedule.task
+    js = (np.arange(problem.out_sizes[-1]) + problem.begin[-1]) // problem.strides[-1] - task.j0
     block_work = np.stack([
-        np.bincount(js // schedule.block, each, minlength=schedule.blocks)
+        np.bincount(js // task.block, each, minlength=task.blocks)
         for each in (_taps_per_output(problem, -1) * problem.ci, np.ones(len(js)))
     ])  # fmt: skip
-    lanes = _block_sizes(schedule.lanes, schedule.lane_block)
+    lanes = _block_sizes(task.lanes, task.lane_block)
     count = problem.batch * math.prod(problem.out_sizes[:-1])
-    row_work = _row_work(problem, schedule.rows)
-    return _product(row_work, lanes, block_work[0]) + _product(_block_sizes(count, schedule.rows), lanes, block_work[1])
+    row_work = _row_work(problem, task.rows)
+    return _product(row_work, lanes, block_work[0]) + _product(_block_sizes(count, task.rows), lanes, block_work[1])
 
 
 def _rows(schedule, packing, ins, outs, how) -> np.ndarray:

@@ -14,6 +14,7 @@ because weights are packed before sizes are known:
 import bisect
 import functools
 import itertools
+import math
 import operator
 from typing import NamedTuple
 
@@ -101,11 +102,21 @@ def kinds(k, s, d, merge, size, begin, out, split):
     return tuple([(kind, tuple(numbers)) for kind, numbers in found.values()])
 
 
-@functools.lru_cache(maxsize=256)
 def has_hole(k, s, d, begin, out):
     """Check whether the window shows a phase that no tap reaches."""
+    return hole_count(k, s, d, begin, out) > 0
+
+
+@functools.lru_cache(maxsize=256)
+def hole_count(k, s, d, begin, out):
+    """Return the number of phases that the window shows and that no tap reaches."""
     with_taps = {d * t % s for t in range(min(k, s))}
-    return len(with_taps) < s and any((begin + o) % s not in with_taps for o in range(min(s, out)))
+    return min(s, out) - sum([(r - begin) % s < out for r in with_taps])
+
+
+def most_taps(k, s, d):
+    """Return the most taps of a phase."""
+    return -(-k * math.gcd(s, d) // s)
 
 
 def _kind(groups, run, size):

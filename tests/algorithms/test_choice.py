@@ -60,7 +60,7 @@ def test_threads_do_not_share_the_pixels_of_a_row():
     for kernel, lane_blocks in ((4, 1), (16, 1), (1024, 2)):
         op, shape = operator(((1, 1300, 128), (kernel,), 1, 128, 2))
         found = depthwise.STAGES.schedule(op._attributes.problem(shape), machine.current(), "vectors", 2, True)
-        assert -(-found.lanes // found.lane_block) == lane_blocks
+        assert -(-found.task.lanes // found.task.lane_block) == lane_blocks
 
 
 def test_few_lanes_are_multiplied_by_dot_products():

@@ -1,7 +1,6 @@
 """The packing and bind stages of depthwise: the recipe of a form, and the plan of a schedule for arrays with given strides."""
 
 from ..._model import machine
-from ..._run import execution
 from .loops import DepthwisePlan
 from .schedule import adapted_to_strides
 from .weights import LaneRecipe
@@ -17,6 +16,4 @@ def recipe(attributes, filter, bias, form, unit):
 def bind(schedule, in_strides, out_strides, recipe):
     """Return the plan of a schedule, adapted to strides in bytes (`adapted_to_strides`)."""
     info = machine.current().info(schedule.problem.dtype)
-    schedule = adapted_to_strides(schedule, in_strides, out_strides, info)
-    how = execution.Execution(schedule.hole, schedule.threads == 1, schedule.pinned, schedule.alternate, 0)
-    return DepthwisePlan(schedule, recipe, in_strides, out_strides, how)
+    return DepthwisePlan(adapted_to_strides(schedule, in_strides, out_strides, info), recipe, in_strides, out_strides)

@@ -15,14 +15,14 @@ def cost(schedule, here):
     rows, input_rows, new_rows = common.input_row_counts(p)
     if kind.dots:
         counts = _dot_counts(p, info, input_rows)
-        tasks = schedule.blocks * -(-rows // schedule.rows)
+        tasks = schedule.task.blocks * -(-rows // schedule.task.rows)
     else:
         counts = _row_counts(schedule, kind, info, input_rows, new_rows, here)
-        tasks = schedule.blocks * -(-schedule.lanes // schedule.lane_block) * -(-rows // schedule.rows)
+        tasks = schedule.task.blocks * -(-schedule.task.lanes // schedule.task.lane_block) * -(-rows // schedule.task.rows)
     prices = here.profile["depthwise"]
     cycles = prices.cycles({name: rows * count for name, count in counts.items()})
-    if schedule.is_16_bit:  # the inputs of a row are widened, and its outputs are rounded
-        pixels = (new_rows + (schedule.row_taps - 1) / schedule.rows) * p.in_sizes[-1]
+    if schedule.reads.is_16_bit:  # the inputs of a row are widened, and its outputs are rounded
+        pixels = (new_rows + (schedule.task.row_taps - 1) / schedule.task.rows) * p.in_sizes[-1]
         cycles += here.profile["planes"].cycles({
             "move": rows * (pixels * p.groups * p.ci + p.out_sizes[-1] * p.groups * p.co) / info.vl,
         })  # fmt: skip
@@ -38,15 +38,15 @@ def packing(schedule, here):
 
 def _row_counts(schedule, kind, info, input_rows, new_rows, here):
     """Return the counts of an output row. ``input_rows`` rows reach it on average, ``new_rows`` of them for the first time."""
-    p, (width, groups_per_vector, *_), vl, blocks = schedule.problem, kind, info.vl, schedule.blocks
-    s, k, ci, size, lanes = p.strides[-1], p.kernel[-1], p.ci, p.in_sizes[-1], schedule.lanes
+    p, (width, groups_per_vector, *_), vl, blocks = schedule.problem, kind, info.vl, schedule.task.blocks
+    s, k, ci, size, lanes = p.strides[-1], p.kernel[-1], p.ci, p.in_sizes[-1], schedule.task.lanes
     js = max(1, -(-(p.begin[-1] + p.out_sizes[-1]) // s) - p.begin[-1] // s)
-    terms, lane_blocks, phases, wide = -(-k // s), -(-lanes // schedule.lane_block), 1 if width else min(s, k), width or 1
+    terms, lane_blocks, phases, wide = -(-k // s), -(-lanes // schedule.task.lane_block), 1 if width else min(s, k), width or 1
     vectors, lane_vectors = -(-wide * lanes // vl), -(-lanes // vl)
     taps = input_rows * ci * (terms if width else k)  # taps times in-channels that one j sums
     # `inner` j have all their taps inside the input. The `outer` j at the ends of a row form runs of their own, unless kernels
     # skip taps outside the input.
-    inner = js if schedule.skips_outside else max(0, min(js, size - terms + 1))
+    inner = js if schedule.reads.skips_outside else max(0, min(js, size - terms + 1))
     outer = js - inner
     pairs = common.tap_pair_count(k, s, p.dilations[-1], size, p.begin[-1], p.out_sizes[-1])
     edges = max(0, pairs - inner * k) * taps / k * lane_vectors  # vector multiply-adds of the `outer` j
@@ -57,7 +57,7 @@ def _row_counts(schedule, kind, info, input_rows, new_rows, here):
     counts = {
         # An output at the end of a row, and the addresses of a term of a run, each cost as much as a multiply-add.
         "dw_fma": fmas * kind.operations + edges + lane_blocks * (taps * blocks + edges / lane_vectors),
-        "dw_weight": loads * (1 + common.uncached_fraction(schedule.lane_block * taps * info.t_size, _L1_WEIGHTS)
+        "dw_weight": loads * (1 + common.uncached_fraction(schedule.task.lane_block * taps * info.t_size, _L1_WEIGHTS)
                               + common.uncached_fraction(common.filter_bytes(p, info), here.l2)),
         "call": (calls + 2 * outer + (blocks if width else 0)) * vectors * phases,
         "dw_store": stores,
@@ -71,7 +71,8 @@ def _row_counts(schedule, kind, info, input_rows, new_rows, here):
         return counts
     if not width:  # gathered inputs serve all phases
         counts["dw_gathered_fma"] = fmas / s
-    rows = (new_rows + (schedule.row_taps - 1) / schedule.rows) * ci  # rows gathered per output row, kept for later rows
+    # Gathered rows are kept for later output rows.
+    rows = (new_rows + (schedule.task.row_taps - 1) / schedule.task.rows) * ci
     counts["start"] += rows * blocks * lane_blocks
     span = (-(-min(vl, p.groups * p.co) // p.co) - 1) * ci + 1  # elements between the first and the last input of a vector
     counts["move" if span <= 2 * vl else "collect"] = rows * size * lane_vectors

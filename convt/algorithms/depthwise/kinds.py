@@ -9,6 +9,7 @@ import math
 from typing import NamedTuple
 
 from ... import _core
+from .. import phases
 
 LIMIT = "channel groups of at most 16 in-channels (64 if their out-channels fill vectors), or few out-channels"
 LEAST_FILL = 0.6  # the least fraction of the lanes of a vector that out-channels fill
@@ -47,7 +48,7 @@ def kind_of_operator(dtype, groups, ci, co, kernel, strides, dilations, here):
     vl, s, k, d = info.vl, strides[-1], kernel[-1], dilations[-1]
     single = ci == co == 1
     # `products`: the taps of a phase on all axes.
-    products = math.prod(-(-k * math.gcd(s, d) // s) for k, s, d in zip(kernel, strides, dilations, strict=True))
+    products = math.prod(map(phases.most_taps, kernel, strides, dilations))
     # If out-channels are few, also those of two groups together, vectors run over in-channels. Phases of a single tap are left
     # to scatter, which is faster because it does not add up lanes.
     few = co <= min(_core.DOTS, vl) and (groups == 1 or 2 * co < vl)

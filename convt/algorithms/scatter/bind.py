@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from ..._base.problem import ITEMSIZE
+from ..._model import machine
 from .. import common, phases
 from .gathering import gathered_products
 from .loops import ScatterPlan
@@ -34,44 +35,46 @@ def recipe(attributes, filter, bias, form, unit="vectors"):
 
 def bind(schedule, in_strides, out_strides, recipe):
     """Return the plan of a schedule for data and output of these strides in bytes."""
-    problem, name = schedule.problem, NAMES[schedule.unit]
-    dense = _dense(problem, in_strides)
+    problem, name, index = schedule.problem, NAMES[schedule.unit], None
     if schedule.form[0] == GATHERED:
-        return ScatterPlan(name, schedule, [], gathered_products(problem), recipe, in_strides, out_strides, dense)
-    axes = [
-        phases.axis(*axis, split=True)
-        for axis in zip(
-            problem.kernel[:-1], problem.strides, problem.dilations, (True,) * problem.rank, problem.in_sizes, problem.begin,
-            problem.out_sizes, strict=False,
-        )
-    ]  # fmt: skip
-    return ScatterPlan(name, schedule, axes, None, recipe, in_strides, out_strides, dense)
+        axes, index = [_ONE_RUN] * (problem.rank - 1), _gather_index(schedule)
+    else:
+        axes = list(zip(*common.axes(problem, *[(True,) * (problem.rank - 1)] * 2), strict=True))
+    return ScatterPlan(name, schedule, axes, index, recipe, in_strides, out_strides, _dense(problem, in_strides))
+
+
+# An axis with GATHERED: one run, from which `compute_products` finds the first pixel.
+_ONE_RUN = [phases.PhaseGroup((), (0,), ())], [phases.AxisClass(0, 1, (0, 1), (0,), (), (), 0, (), (0, 1))]
+
+
+def _gather_index(schedule):
+    """Return the indices [vector of outputs][bias, terms][lane] of the bias and the products that each output gathers."""
+    problem, vl = schedule.problem, machine.current().info(schedule.problem.dtype).vl
+    columns, pixels = gathered_products(problem)
+    count, terms = columns.shape
+    index = np.zeros((-(-count // vl) * vl, 1 + terms), np.int32)
+    index[:count, 0] = np.arange(count) % problem.co
+    index[:count, 1:] = columns * schedule.ld + pixels
+    return np.ascontiguousarray(index.reshape(-1, vl, 1 + terms).transpose(0, 2, 1))
 
 
 def permits(schedule, in_strides, out_strides):
     """Check whether a schedule can run with these strides in bytes. GATHERED needs dense images and outputs."""
+    problem = schedule.problem
     return schedule.form[0] != GATHERED or (
-        _dense(schedule.problem, in_strides) and _contiguous_outputs(schedule.problem, out_strides)
+        _dense(problem, in_strides)
+        and _is_contiguous((*problem.out_sizes, problem.co), out_strides[1:], ITEMSIZE[problem.dtype])
     )
 
 
 def _dense(problem, in_strides):
     """Check whether pixels have one constant stride across all rows and images."""
-    pixel = step = in_strides[-2]
-    for size, stride, inner in zip(
-        (problem.batch, *problem.in_sizes[:-1])[::-1], in_strides[-3::-1], problem.in_sizes[::-1], strict=True
-    ):
-        step *= inner
-        if size > 1 and stride != step:
-            return False
-    return pixel != 0
+    return in_strides[-2] != 0 and _is_contiguous((problem.batch, *problem.in_sizes), in_strides[:-1], in_strides[-2])
 
 
-def _contiguous_outputs(problem, out_strides):
-    """Check whether the outputs of an image are contiguous, in NXC order."""
-    step = ITEMSIZE[problem.dtype]
-    sizes = *problem.out_sizes, problem.co
-    for size, stride in zip(sizes[::-1], out_strides[:0:-1], strict=True):
+def _is_contiguous(sizes, strides, step):
+    """Check whether an array has the strides of a contiguous one, whose last axis has the stride ``step``."""
+    for size, stride in zip(sizes[::-1], strides[::-1], strict=True):
         if size > 1 and stride != step:
             return False
         step *= size

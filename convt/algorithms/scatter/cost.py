@@ -86,7 +86,7 @@ def _row_sizes(schedule, kind, rows):
     ``kind`` is an item of Reach.kinds.
     """
     problem, blocks = schedule.problem, schedule.blocks
-    k, s, begin = problem.kernel[-1], problem.strides[-1], problem.begin[-1]
+    k, s, (j0, j1) = problem.kernel[-1], problem.strides[-1], schedule.js
     phases, count, taps = kind
     taps = packs = taps / max(count, 1)
     if schedule.chunks_of_tap and rows.taps > 1 and taps:
@@ -94,9 +94,8 @@ def _row_sizes(schedule, kind, rows):
         of_task = max(1.0, rows.rows / schedule.tasks)
         last = taps if len(problem.kernel) == 2 else max(1.0, taps ** (1 / (len(problem.kernel) - 1)))
         packs = min(taps, taps / last * (of_task / rows.groups + last - 1) / of_task)
-    js = (-(-(begin + problem.out_sizes[-1]) // s) - begin // s) / blocks
     pixels = -(-(problem.in_sizes[-1] + (blocks - 1) * (-(-k // s) - 1)) // blocks)
-    return phases, taps, phases * k * problem.co, pixels, js, packs
+    return phases, taps, phases * k * problem.co, pixels, (j1 - j0) / blocks, packs
 
 
 def _across_counts(schedule, kind, rows, unit, here):

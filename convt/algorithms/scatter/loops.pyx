@@ -10,9 +10,9 @@ is a part (a range of j along the last axis) of some output rows of one image an
             for each panel, for each register tile: products += pixels x weights            -> `products`
         for each phase of the row: overlap-add the products, add the bias, apply the activation, store
 
-With `joined`, a task has a range of j of all images instead, and rows that are consecutive in the input are multiplied as one.
-With `gathered`, a task has whole images, and each output gathers its products through a table. Products are [pixel][column]
-with vectors over columns or, if `across`, [column][pixel] with vectors over pixels.
+With `joined`, a task has a share of the rows of each class in all images instead, and rows that are consecutive in the input
+are multiplied as one. With `gathered`, a task has whole images, and each output gathers its products through a table. Products
+are [pixel][column] with vectors over columns or, if `across`, [column][pixel] with vectors over pixels.
 
 Tasks write disjoint outputs. Each thread has its own workspace with the regions of Schedule.workspace; `zeros` holds -0.0.
 """
@@ -22,8 +22,6 @@ from libc.string cimport memcpy
 
 cimport numpy as cnp
 
-import numpy as np
-
 from convt._core cimport Call, NativePlan
 from convt._run.flags cimport convt_is_set, convt_set
 from convt._run.kernels cimport (
@@ -31,6 +29,7 @@ from convt._run.kernels cimport (
     CONVT_LDA,
     CONVT_PIXEL_MR,
     MOST_ROWS,
+    convt_act,
     convt_kernels,
     convt_overlap,
     convt_overlap_gather,
@@ -41,29 +40,19 @@ from convt._run.kernels cimport (
 from convt._run.memory cimport structures
 from convt.algorithms.indexing cimport Cut, cut_at, cut_evenly, is_inside, take_index
 from convt.algorithms.packing cimport PackClass
+from convt.algorithms.row_plan cimport KeptRow, clear_kept_rows, place_of_row
 from convt.algorithms.scatter.weights cimport ScatterRecipe
-
-from convt.algorithms.phases import AxisClass, PhaseGroup
 
 cnp.import_array()
 
 PANELS = PLANE_PANELS
-FEW_COLUMNS = CONVT_PIXEL_MR  # up to this many columns, pixels are multiplied in place: see `multiply_pixels`
-
-# The axis tables for `gathered`: one run, from which `compute_products` finds the first pixel.
-_ONE_RUN = [PhaseGroup((), (0,), ())], [AxisClass(0, 1, (0, 1), (0,), (), (), 0, (), (0, 1))]
+FEW_COLUMNS = CONVT_PIXEL_MR  # up to this many columns, pixels are multiplied in place: see `multiply_in_place`
 
 
 cdef enum:
     PREFETCHED = 128  # the most bytes by which a prefetch advances: two cache lines, because fetching one also fetches the next
     MOST_AXES = 64    # the most axes, as in NumPy
     PLANE_PANELS = 8  # panels of pixels that are packed at a time, plane by plane: few streams of loads, and stores stay in L1
-
-
-cdef struct PackedRow:
-    # Contents of a slot: a part of an input row, packed and kept for output rows of the task that read it later.
-    int64_t at            # offset of the part in the input
-    int64_t used          # the last output row that read it, -1 if the slot is empty
 
 
 cdef struct ScatterRun:
@@ -83,11 +72,12 @@ cdef struct ScatterAxisRow:
 
 cdef struct ScatterAxis:
     # An axis other than the last.
-    int64_t nruns, ngroups, low, span  # the j of all runs are in [low, low + span)
+    int64_t stride, in_size, in_step, out_step  # steps are elements between adjacent positions
+    int64_t nruns, ngroups
     ScatterRun *runs
     int64_t taps, phases  # sums over all runs
     int64_t nrows, inner_rows  # rows of this axis, and rows of all later axes
-    ScatterAxisRow *rows
+    ScatterAxisRow *rows  # NULL if rows are joined
 
 
 cdef struct ScatterChunk:
@@ -114,11 +104,51 @@ cdef struct ScatterClass:
     PackClass *pack
 
 
-cdef struct PlanePrefetch:
-    # The planes that tiles prefetch, one cache line of each plane at a time.
-    int64_t lines_left  # lines left of each plane; 0 if nothing is prefetched
-    int64_t span_bytes  # bytes from the first plane to the end of the last one
-    const char *end  # address at which the lines of all planes are prefetched
+cdef struct Decisions:
+    # Fields of schedule.Schedule.
+    int64_t block, blocks, tasks, chunks_of_tap, pixels, slots, lda, ld, panels
+    size_t slot_bytes
+    bint joined, in_place, prefetch
+
+
+cdef struct Regions:
+    # Offsets of the regions of the workspace.
+    size_t kept, packed, products
+
+
+cdef struct Scatter:
+    # All that the loops read.
+    const convt_kernels *k
+    convt_act act, none
+    Decisions schedule
+    Regions region
+    ScatterAxis *axes     # axes other than the last
+    ScatterClass *classes
+    int64_t naxes, nclasses
+    # sizes and steps (elements between adjacent positions) of data and output; ci_p: in-channels in whole steps of depth
+    int64_t batch, groups, ci, ci_p, co, in_n, in_c, out_n, out_c
+    int64_t stride, in_size, in_step, out_step  # of the last axis
+    int64_t begin, window # window of the last axis
+    int64_t j0, j1, j_whole  # j of a row; from j_whole on, the window does not show all outputs of a j
+    int64_t taps_x, terms, lanes  # taps of the last axis, the most terms of an output, outputs (phase, out-channel) of a j
+    int64_t rows, tasks   # rows of an image, unless joined; all tasks
+    bint dense            # pixels have one constant stride, so that joined rows that are consecutive in the input are one GEMM
+    bint across           # vectors run over pixels
+    bint by_panels        # across: some panels of pixels at a time are packed for all depth chunks and multiplied
+    bint few_in_place     # across: if columns are few, pixels are multiplied in place
+    int64_t slab          # see weights.pyx
+    size_t chunk_size     # bytes of a packed depth chunk
+    # gathered
+    int32_t *gather_index # for each vector of outputs, indices of its bias and products; NULL: overlap-add by rows
+    int64_t outputs
+    int gather_terms
+
+
+cdef struct Part:
+    # The part of the outputs that a task computes.
+    int64_t share, group, image  # number of the task among the tasks of its rows; channel group; image, unless joined
+    int64_t j_lo          # first j along the last axis
+    int64_t first, last   # rows: of the image or, if joined, of a class in all images
 
 
 cdef struct Row:
@@ -126,705 +156,652 @@ cdef struct Row:
     int64_t j[MOST_AXES]  # j on each axis other than the last, relative to the start of its run
 
 
+cdef struct Product:
+    # The multiplication of the pixels of a row, or of rows that are one GEMM, by all columns of their class.
+    ScatterClass *c
+    char *weights         # of the channel group
+    char *src             # the image and channel group in the input
+    const int64_t *j      # the (first) output row, and its number
+    int64_t row
+    int64_t i_lo, m       # first pixel along the last axis, number of pixels
+    char *ws
+    char *col             # products
+    char *refused
+    convt_tile t
+    void *rows[MOST_ROWS]
+    # The planes that tiles prefetch, one cache line of each plane at a time.
+    int64_t lines_left    # lines left of each plane; 0 if nothing is prefetched
+    int64_t span_bytes    # bytes from the first plane to the end of the last one
+    const char *end       # address at which the lines of all planes are prefetched
+
+
 cdef class ScatterPlan(NativePlan):
     """A plan of `scatter`, which runs a Schedule of scatter/schedule.py."""
 
     cdef ScatterRecipe recipe
-    cdef Py_ssize_t nclasses
-    cdef ScatterClass *classes
-    cdef ScatterAxis *axes
     cdef list keep
-    cdef int64_t j_whole  # from this j on, the window does not show all outputs of a j
-    cdef int64_t j0, j1, block, blocks, begin, window, taps_x, terms, lanes, max_rows, slab, panels
-    cdef bint prefetch    # the input does not stay in L2
-    cdef bint across_in_place  # across: if columns are few, pixels are multiplied in place, without packing
-    cdef bint across, in_place  # vectors run over pixels; the GEMM reads pixels in place, in depth chunks of one tap
-    cdef object gathers
-    cdef int32_t *gather_index  # for each vector of outputs, indices of its bias and products; NULL: overlap-add by rows
-    cdef int64_t outputs
-    cdef int gather_terms
-    cdef bint joined  # a task computes all rows in a range of j, of all images, class by class
-    cdef bint dense   # pixels have one constant stride, so that joined rows that are consecutive in the input are one GEMM
-    cdef int64_t rows, row_js, row_tasks  # rows, j and tasks of an image; of all images if joined
-    cdef int64_t chunks_of_tap  # depth chunks per tap; 0 if a chunk may have several taps
-    cdef int64_t slots, lda  # number of packed input rows that are kept, elements between packed pixels
-    cdef size_t chunk_size, slot_size  # bytes of a packed depth chunk, and of a slot
-    cdef size_t at_kept, at_packed, at_products  # offsets of workspace regions
+    cdef object gathers  # owner of `gather_index`
+    cdef Scatter loops
 
     def __init__(self, str name, schedule, axes, gathers, ScatterRecipe recipe, in_strides, out_strides, bint dense):
         """Make the tables of a schedule.
 
-        ``axes`` has the result of phases.axis for each axis except the last. With `gathered`, ``gathers`` is the table of
-        gathering.py instead, else None. ``dense`` says whether pixels have one constant stride across all rows and images.
+        ``axes`` has the result of phases.axis for each axis except the last. ``gathers`` is the `gather_index` of bind.py, or
+        None. ``dense`` says whether pixels have one constant stride across all rows and images.
         """
         problem = schedule.problem
         self.open_plan(name, problem, recipe.k, in_strides, out_strides, schedule.execution)
-        self.recipe, self.equal_tasks, self.keep = recipe, True, []
-        cdef const convt_kernels *k = self.k
-        cdef int64_t x = self.nd - 1, s = self.stride.p[x], ax
-        self.taps_x, self.begin, self.window = self.kernel.p[x], problem.begin[x], problem.out_sizes[x]
-        self.lanes, self.terms = s * self.co, (self.taps_x + s - 1) // s
-        begin, end = problem.begin[x], problem.begin[x] + problem.out_sizes[x]  # Python integers: C rounds to 0
-        self.j0, self.j1, self.j_whole = begin // problem.strides[x], -(-end // problem.strides[x]), end // problem.strides[x]
-        self.block, self.blocks, self.max_rows = schedule.block, schedule.blocks, schedule.pixels
-        self.chunks_of_tap, self.slots, self.slot_size = schedule.chunks_of_tap, schedule.slots, schedule.slot_bytes
-        self.chunk_size = self.slot_size // max(<int64_t>1, self.chunks_of_tap)
-        self.in_place, self.prefetch, self.joined, self.dense = schedule.in_place, schedule.prefetch, schedule.joined, dense
-        self.slab = recipe.slab
-        self.across, self.panels = self.slab > 0, schedule.panels
-        self.across_in_place = self.across and self.ci <= CONVT_KC and (
-            self.in_stride.p[x] == 1 or (self.in_c == 1 and self.ci * k.t_size >= 16))
-        # Elements between packed pixels: schedule.row_elements.
-        self.lda = (schedule.depth // k.kstep | 1) * k.kstep if k.parts else k.lda
-        space = schedule.workspace
-        self.workspace = space.bytes
-        self.at_kept, self.at_packed, self.at_products = space["kept"], space["packed"], space["products"]
-
-        self.axes = <ScatterAxis *>cnp.PyArray_DATA(structures(self.keep, x, sizeof(ScatterAxis)))
-        self.rows = self.row_js = 1
-        for ax in range(x):
-            groups, runs = axes[ax] if gathers is None else _ONE_RUN
-            self.open_axis(self.axes + ax, groups, runs)
-            self.row_js *= self.axes[ax].span
+        self.recipe, self.equal_tasks, self.keep, self.gathers = recipe, True, [], gathers
+        cdef Scatter *s = &self.loops
+        cdef int64_t x = self.nd - 1, ax
+        s.schedule, s.region = schedule._asdict(), {name: at for name, at, _ in schedule.workspace.regions}
+        s.k, s.act, s.none, s.naxes = self.k, self.act, self.none, x
+        s.batch, s.groups, s.ci, s.ci_p, s.co = self.batch, self.groups, self.ci, recipe.ci_p, self.co
+        s.in_n, s.in_c, s.out_n, s.out_c = self.in_n, self.in_c, self.out_n, self.out_c
+        s.stride, s.in_size, s.in_step, s.out_step = (
+            self.stride.p[x], self.in_size.p[x], self.in_stride.p[x], self.out_stride.p[x])
+        s.begin, s.window, s.taps_x = problem.begin[x], problem.out_sizes[x], self.kernel.p[x]
+        s.j0, s.j1 = schedule.js
+        s.j_whole = (problem.begin[x] + problem.out_sizes[x]) // problem.strides[x]  # Python integers: C rounds to 0
+        s.lanes, s.terms = s.stride * self.co, (s.taps_x + s.stride - 1) // s.stride
+        s.dense, s.slab, s.chunk_size = dense, recipe.slab, s.schedule.slot_bytes // max(1, schedule.chunks_of_tap)
+        s.across = s.slab > 0
+        s.by_panels = s.across and not s.schedule.chunks_of_tap
+        s.few_in_place = s.by_panels and self.ci <= CONVT_KC and (
+            s.in_step == 1 or (self.in_c == 1 and self.ci * self.k.t_size >= 16))
+        s.axes = <ScatterAxis *>zeroed(self.keep, x, sizeof(ScatterAxis))
+        s.rows = 1
         for ax in range(x - 1, -1, -1):
-            self.axes[ax].inner_rows, self.rows = self.rows, self.rows * self.axes[ax].nrows
-            if not self.joined:
-                self.list_axis_rows(&self.axes[ax])
-        self.open_classes()
+            s.axes[ax].stride, s.axes[ax].in_size = self.stride.p[ax], self.in_size.p[ax]
+            s.axes[ax].in_step, s.axes[ax].out_step = self.in_stride.p[ax], self.out_stride.p[ax]
+            groups, runs = axes[ax]
+            open_axis(s.axes + ax, groups, runs, self.keep)
+            s.axes[ax].inner_rows, s.rows = s.rows, s.rows * s.axes[ax].nrows
+            if not s.schedule.joined:
+                list_axis_rows(s.axes + ax, self.keep)
+        open_classes(s, recipe.classes, self.keep)
         if gathers is not None:
-            columns, pixels = gathers
-            self.make_gather_index(columns, pixels)
-            self.rows = self.row_js = 1
-        if self.joined:
-            self.rows, self.row_js = self.rows * self.batch, self.row_js * self.batch
-        self.row_tasks = schedule.tasks
-        self.tasks = (1 if self.joined else self.batch) * self.row_tasks * self.groups * self.blocks
-
-    cdef open_axis(self, ScatterAxis *axis, groups, runs):
-        """Fill in an axis from its phase groups and runs."""
-        cdef ScatterRun *r
-        cdef int64_t high = 0, p
-        cdef tuple firsts, valid
-        axis.nruns, axis.ngroups = len(runs), len(groups)
-        axis.runs = <ScatterRun *>cnp.PyArray_DATA(structures(self.keep, axis.nruns, sizeof(ScatterRun)))
-        for run in runs:
-            axis.phases += len(run.first_out)
-        cdef int64_t *at = <int64_t *>cnp.PyArray_DATA(structures(self.keep, 3 * axis.phases, sizeof(int64_t)))
-        r = axis.runs
-        for run in runs:
-            r.start, r.count, r.group, r.first_tap = run.start, run.count, run.group, run.tap_range[0]
-            r.group_taps = len(groups[r.group].offsets) if r.group >= 0 else 0
-            firsts, valid = run.first_in, run.valid
-            r.taps = len(firsts)
-            r.first_in = firsts[0] if r.taps else 0
-            r.gap = firsts[1] - firsts[0] if r.taps > 1 else 0
-            r.phase_windows, firsts = at, run.first_out
-            r.phases = len(firsts)
-            for p in range(r.phases):
-                at[0], at[1], at[2] = firsts[p], valid[p][0], valid[p][1]
-                at += 3
-            if axis.nrows:
-                axis.low, high = min(axis.low, r.start), max(high, r.start + r.count)
-            else:
-                axis.low, high = r.start, r.start + r.count
-            axis.nrows, axis.taps = axis.nrows + r.count, axis.taps + r.taps
-            r += 1
-        axis.span = high - axis.low
-
-    cdef list_axis_rows(self, ScatterAxis *axis):
-        """List the rows of an axis in order of j."""
-        cdef int64_t *at = <int64_t *>cnp.PyArray_DATA(structures(self.keep, axis.span + 1, sizeof(int64_t)))
-        cdef ScatterRun *r
-        cdef ScatterAxisRow *p
-        cdef int64_t n, j, first = 0
-        axis.rows = <ScatterAxisRow *>cnp.PyArray_DATA(structures(self.keep, axis.nrows, sizeof(ScatterAxisRow)))
-        for n in range(axis.nruns):
-            r = &axis.runs[n]
-            for j in range(r.start - axis.low, r.start - axis.low + r.count):
-                at[j + 1] += 1
-        for j in range(axis.span):
-            at[j + 1] += at[j]
-        for n in range(axis.nruns):
-            r = &axis.runs[n]
-            for j in range(r.count):
-                p = &axis.rows[at[r.start - axis.low + j]]
-                p.j, p.run = j, n
-                at[r.start - axis.low + j] += 1
-        for j in range(axis.span):  # at[j] is now the end of the rows of j
-            for n in range(first, at[j]):
-                axis.rows[n].first, axis.rows[n].rows_of_j = first, at[j] - first
-            first = at[j]
-
-    cdef open_classes(self):
-        """Fill in the classes, one for each choice of a run per axis; the last of these axes varies fastest."""
-        cdef int64_t x = self.nd - 1, ax, n, nphases = 1, ntaps = 1
-        cdef Py_ssize_t i
-        self.nclasses = 1
-        for ax in range(x):  # totals over all classes are products, too
-            self.nclasses, nphases = self.nclasses * self.axes[ax].nruns, nphases * self.axes[ax].phases
-            ntaps *= self.axes[ax].taps
-        cdef int64_t tap_chunks = max(<int64_t>1, (self.recipe.ci_p + CONVT_KC - 1) // CONVT_KC)
-        self.classes = <ScatterClass *>cnp.PyArray_DATA(structures(self.keep, self.nclasses, sizeof(ScatterClass)))
-        cdef ScatterRun **runs = <ScatterRun **>cnp.PyArray_DATA(structures(self.keep, self.nclasses * x, sizeof(ScatterRun *)))
-        cdef int64_t *phases = <int64_t *>cnp.PyArray_DATA(structures(self.keep, nphases * (1 + 2 * x), sizeof(int64_t)))
-        cdef ScatterChunk *chunks = <ScatterChunk *>cnp.PyArray_DATA(
-            structures(self.keep, ntaps * tap_chunks, sizeof(ScatterChunk)))
-        cdef ScatterClass *c
-        for i in range(self.nclasses):
-            c, n = self.classes + i, i
-            c.runs, c.phases, c.chunks, c.rows, c.ntaps, c.nphases = runs + i * x, phases, chunks, 1, 1, 1
-            for ax in range(x - 1, -1, -1):
-                c.runs[ax] = self.axes[ax].runs + take_index(&n, self.axes[ax].nruns)
-                c.rows, c.ntaps = c.rows * c.runs[ax].count, c.ntaps * c.runs[ax].taps
-                c.nphases *= c.runs[ax].phases
-            phases, chunks = phases + c.nphases * (1 + 2 * x), chunks + c.ntaps * tap_chunks
-            self.open_class(c)
-
-    cdef void open_class(self, ScatterClass *c) noexcept nogil:
-        """Fill in the phases, panels and depth chunks of a class."""
-        cdef const convt_kernels *k = self.k
-        cdef int64_t x = self.nd - 1, ax, n, p, pack = 0
-        cdef int64_t *phase
-        cdef int64_t *phase_window
-        for p in range(c.nphases):
-            phase, n = c.phases + p * (1 + 2 * x), p
-            for ax in range(x - 1, -1, -1):
-                phase_window = c.runs[ax].phase_windows + 3 * take_index(&n, c.runs[ax].phases)
-                if phase_window[0]:  # an axis with one output may have any stride
-                    phase[0] += phase_window[0] * self.out_stride.p[ax]
-                phase[1 + 2 * ax], phase[2 + 2 * ax] = phase_window[1], phase_window[2]
-        if c.ntaps == 0:
-            return
-        for ax in range(x):
-            pack = pack * self.axes[ax].ngroups + c.runs[ax].group
-        c.pack = self.recipe.classes + pack
-        c.npanels = c.pack.npanels
-        c.ld = c.npanels * k.nr + 16
-        if self.across:
-            for n in range(1, convt_quotient(k.nr, k.vl) + 1):
-                c.tiles[n] = convt_quotient(c.pack.ncols + k.mr[n] - 1, k.mr[n])
-                c.by_tile[n] = cut_evenly(c.pack.ncols, c.tiles[n], 1)
-            # The stride of schedule.column_elements.
-            c.ld = convt_quotient(self.max_rows + k.nr - 1, k.nr) * k.nr + 2 * k.vl + 16
-        self.cut_depth(c)
-
-    cdef void cut_depth(self, ScatterClass *c) noexcept nogil:
-        """Divide the depth of a class into chunks of one tap, or of taps that are adjacent in the panel and in one slab."""
-        cdef int64_t ci_p = self.recipe.ci_p, whole = ci_p if self.chunks_of_tap else self.slab
-        cdef int64_t tap, ax, n, flat, step, first = 0, panel = 0, end = 0
-        if not ci_p:
-            c.nchunks = 1
-            return
-        for tap in range(c.ntaps):
-            flat, n, step = 0, tap, 1
-            for ax in range(self.nd - 2, -1, -1):
-                flat += (c.runs[ax].first_tap + take_index(&n, c.runs[ax].taps)) * step
-                step *= c.runs[ax].group_taps
-            if tap and (flat * ci_p != end or (whole and end == convt_quotient(end, whole) * whole)):
-                self.add_chunks(c, first, panel, end - panel)
-                first = tap * ci_p
-            if tap * ci_p == first:
-                panel = flat * ci_p
-            end = (flat + 1) * ci_p
-        self.add_chunks(c, first, panel, end - panel)
-
-    cdef void add_chunks(self, ScatterClass *c, int64_t first, int64_t panel, int64_t depth) noexcept nogil:
-        """Add even chunks for contiguous depth, which starts at ``first`` in the class and at ``panel`` in the panel."""
-        cdef const convt_kernels *k = self.k
-        cdef int64_t n = 0, count = convt_quotient(depth + CONVT_KC - 1, CONVT_KC) * k.kstep
-        cdef int64_t slab = max(<int64_t>1, self.slab), slab_index
-        cdef int64_t step = convt_quotient(depth + count - 1, count) * k.kstep, ci_p = self.recipe.ci_p
-        cdef ScatterChunk *ch
-        while n < depth:
-            ch = c.chunks + c.nchunks
-            ch.depth, ch.panel = min(step, depth - n), panel + n
-            ch.tap = convt_quotient(first + n, ci_p)
-            ch.channel = first + n - ch.tap * ci_p
-            slab_index = convt_quotient(ch.panel, slab)
-            ch.at = (slab_index * c.pack.ncols * CONVT_LDA + ch.panel - slab_index * slab) * k.e_size
-            ch.prefetches = convt_quotient(ch.depth, k.prefetch_interval)
-            c.nchunks += 1
-            n += step
+            s.gather_index, s.outputs = <int32_t *>cnp.PyArray_DATA(gathers), self.co
+            s.gather_terms = gathers.shape[1] - 1
+            for ax in range(self.nd):
+                s.outputs *= problem.out_sizes[ax]
+        s.tasks = (1 if schedule.joined else self.batch) * schedule.tasks * self.groups * schedule.blocks
+        self.tasks, self.workspace = s.tasks, schedule.workspace.bytes
 
     def taps_of_tasks(self):
         """Return for each task a list of the number of input rows that each of its output rows reads."""
-        cdef int64_t group, image, first, last, j_lo, n, low
-        cdef Py_ssize_t task, i
+        cdef Scatter *s = &self.loops
+        cdef Part part
         cdef Row row
+        cdef int64_t task, n, i
         found = []
-        for task in range(self.tasks):
-            self.locate_task(task, &group, &image, &first, &last, &j_lo)
+        for task in range(s.tasks):
+            locate_task(s, task, &part)
             taps = []
-            if not self.joined:
-                for n in range(first, last):
-                    taps.append(self.find_row(n, &row).ntaps)
-            elif not self.gather_index:
-                for i in range(self.nclasses):
-                    n = self.rows_before(&self.classes[i], last) - self.rows_before(&self.classes[i], first)
-                    taps += [self.classes[i].ntaps] * n
             found.append(taps)
+            for i in range(s.nclasses if s.schedule.joined else 1):
+                set_rows(s, s.classes + i, &part)
+                for n in range(part.first, part.last):
+                    taps.append(find_row(s, s.classes + i, n, &row).ntaps)
         return found
-
-    cdef make_gather_index(self, columns, pixels):
-        """Make the index table of the terms of each output from ``columns`` and ``pixels``, [output][term] (gathering.py)."""
-        cdef ScatterClass *c = self.classes
-        count, terms = columns.shape
-        index = np.zeros((-(-count // self.k.vl) * self.k.vl, 1 + terms), np.int32)
-        index[:count, 0] = np.arange(count) % self.co
-        index[:count, 1:] = columns * c.ld + pixels
-        self.gathers = np.ascontiguousarray(index.reshape(-1, self.k.vl, 1 + terms).transpose(0, 2, 1))
-        self.gather_index = <int32_t *>cnp.PyArray_DATA(self.gathers)
-        self.outputs, self.gather_terms = count, terms
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
         """Compute a task in the loop order of the module docstring."""
         if convt_is_set(call.refused):  # the call is repeated, because another task found values that need a direct sum
             return
-        cdef PackedRow *kept = <PackedRow *>(ws + self.at_kept)
-        cdef int64_t n, group, image, first, last, j_lo, end
-        cdef Py_ssize_t i
-        cdef ScatterClass *c
-        cdef Row row
-        for n in range(self.slots):
-            kept[n].used = -1
-        for n in range(self.k.nr):  # -0.0, the neutral element of addition, which keeps the sign of zero
-            if self.k.t_size == 8:
+        cdef Scatter *s = &self.loops
+        cdef ScatterClass *c = s.classes
+        cdef Part part
+        cdef int64_t n
+        clear_kept_rows(<KeptRow *>(ws + s.region.kept), s.schedule.slots)
+        for n in range(s.k.nr):  # -0.0, the neutral element of addition, which keeps the sign of zero
+            if s.k.t_size == 8:
                 (<double *>ws)[n] = -0.0
             else:
                 (<float *>ws)[n] = -0.0
-        self.locate_task(task, &group, &image, &first, &last, &j_lo)
-        if self.gather_index:
-            self.run_images(first, last, call, ws)
-        elif self.joined:
-            for i in range(self.nclasses):
-                c = self.classes + i
-                n, end = self.rows_before(c, first), self.rows_before(c, last)
-                while n < end:
-                    self.row_of_class(c, n, &row)
-                    n = self.run_rows(task, c, &row, group, n, end, j_lo, call, ws)
-        else:
-            for n in range(first, last):
-                c = self.find_row(n, &row)
-                row.image = image
-                self.run_rows(task, c, &row, group, n, last, j_lo, call, ws)
+        locate_task(s, task, &part)
+        while c < s.classes + (s.nclasses if s.schedule.joined else 1):
+            set_rows(s, c, &part)
+            if s.gather_index:
+                run_images(s, &part, call, ws)
+                return
+            n = part.first
+            while n < part.last:
+                n = run_rows(s, task, c, n, &part, call, ws)
+            c += 1
 
-    cdef void locate_task(self, Py_ssize_t task, int64_t *group, int64_t *image, int64_t *first, int64_t *last,
-                          int64_t *j_lo) noexcept nogil:
-        """Return the channel group, image, rows [first, last) and first j along the last axis of a task.
 
-        For joined rows, [first, last) is a range of j of all images (see `rows_before`); with `gathered`, a range of images.
-        """
-        cdef int64_t rest = convt_quotient(task, self.groups), image_task = convt_quotient(rest, self.blocks), all = self.rows
-        group[0] = task - rest * self.groups  # tasks of the same pixels are adjacent, because groups share cache lines
-        j_lo[0] = self.j0 + (rest - image_task * self.blocks) * self.block
-        image[0] = convt_quotient(image_task, self.row_tasks)
-        task = image_task - image[0] * self.row_tasks
-        if self.joined:
-            all = self.row_js
-        first[0], last[0] = convt_quotient(all * task, self.row_tasks), convt_quotient(all * (task + 1), self.row_tasks)
+# ---------------------------------------------------------------- tables
 
-    cdef ScatterClass *find_row(self, int64_t n, Row *row) noexcept nogil:
-        """Return the class of the n-th row of an image, and fill ``row``.
 
-        Rows are in order of j, the first axis outermost. Rows with equal j and different phase groups are adjacent, because
-        they read the same inputs.
-        """
-        cdef int64_t x = self.nd - 1, ax, same_j_rows = 1, index = 0, step = 1
-        cdef int64_t firsts[MOST_AXES]
-        cdef ScatterAxis *axis
-        cdef ScatterAxisRow *p
-        row.image = 0
-        for ax in range(x):
-            axis = self.axes + ax
-            p = axis.rows + convt_quotient(n, same_j_rows * axis.inner_rows)
-            firsts[ax] = p.first
-            n -= p.first * same_j_rows * axis.inner_rows
-            same_j_rows *= p.rows_of_j
-        for ax in range(x - 1, -1, -1):  # n is now the index among the rows of these j
-            axis = self.axes + ax
-            p = axis.rows + firsts[ax]
-            if p.rows_of_j > 1:
-                p += take_index(&n, p.rows_of_j)
-            row.j[ax] = p.j
-            index += p.run * step
-            step *= axis.nruns
-        return self.classes + index
+cdef void *zeroed(list keep, Py_ssize_t count, Py_ssize_t size):
+    """Return zeroed memory for ``count`` structures, which the list ``keep`` keeps alive."""
+    return cnp.PyArray_DATA(structures(keep, count, size))
 
-    cdef void row_of_class(self, const ScatterClass *c, int64_t n, Row *row) noexcept nogil:
-        """Fill ``row`` with the n-th row of a class, counted across images."""
-        cdef int64_t ax
-        for ax in range(self.nd - 2, -1, -1):
+
+cdef open_axis(ScatterAxis *axis, groups, runs, list keep):
+    """Fill in an axis from its phase groups and runs."""
+    cdef ScatterRun *r
+    cdef int64_t p
+    cdef tuple firsts, valid
+    axis.nruns, axis.ngroups = len(runs), len(groups)
+    axis.runs = r = <ScatterRun *>zeroed(keep, axis.nruns, sizeof(ScatterRun))
+    for run in runs:
+        axis.phases += len(run.first_out)
+    cdef int64_t *at = <int64_t *>zeroed(keep, 3 * axis.phases, sizeof(int64_t))
+    for run in runs:
+        r.start, r.count, r.group, r.first_tap = run.start, run.count, run.group, run.tap_range[0]
+        r.group_taps = len(groups[r.group].offsets) if r.group >= 0 else 0
+        firsts, valid = run.first_in, run.valid
+        r.taps = len(firsts)
+        r.first_in = firsts[0] if r.taps else 0
+        r.gap = firsts[1] - firsts[0] if r.taps > 1 else 0
+        r.phase_windows, firsts = at, run.first_out
+        r.phases = len(firsts)
+        for p in range(r.phases):
+            at[0], at[1], at[2] = firsts[p], valid[p][0], valid[p][1]
+            at += 3
+        axis.nrows, axis.taps = axis.nrows + r.count, axis.taps + r.taps
+        r += 1
+
+
+cdef list_axis_rows(ScatterAxis *axis, list keep):
+    """List the rows of an axis in order of j."""
+    cdef int64_t low = axis.runs.start, high = low, n, j, first = 0
+    cdef ScatterAxisRow *p
+    for n in range(axis.nruns):
+        low, high = min(low, axis.runs[n].start), max(high, axis.runs[n].start + axis.runs[n].count)
+    # at[j] counts the rows before j, then also those of j that are listed already.
+    cdef int64_t *at = (<int64_t *>zeroed(keep, high - low + 1, sizeof(int64_t))) - low
+    axis.rows = <ScatterAxisRow *>zeroed(keep, axis.nrows, sizeof(ScatterAxisRow))
+    for n in range(axis.nruns):
+        for j in range(axis.runs[n].start, axis.runs[n].start + axis.runs[n].count):
+            at[j + 1] += 1
+    for j in range(low, high):
+        at[j + 1] += at[j]
+    for n in range(axis.nruns):
+        for j in range(axis.runs[n].start, axis.runs[n].start + axis.runs[n].count):
+            p = &axis.rows[at[j]]
+            p.j, p.run = j - axis.runs[n].start, n
+            at[j] += 1
+    for j in range(low, high):  # at[j] is now the end of the rows of j
+        for n in range(first, at[j]):
+            axis.rows[n].first, axis.rows[n].rows_of_j = first, at[j] - first
+        first = at[j]
+
+
+cdef open_classes(Scatter *s, PackClass *packs, list keep):
+    """Fill in the classes, one for each choice of a run per axis; the last of these axes varies fastest."""
+    cdef int64_t x = s.naxes, ax, i, n, nphases = 1, ntaps = 1
+    cdef int64_t tap_chunks = max(<int64_t>1, (s.ci_p + CONVT_KC - 1) // CONVT_KC)
+    cdef ScatterClass *c
+    s.nclasses = 1
+    for ax in range(x):  # totals over all classes are products, too
+        s.nclasses, nphases, ntaps = s.nclasses * s.axes[ax].nruns, nphases * s.axes[ax].phases, ntaps * s.axes[ax].taps
+    s.classes = <ScatterClass *>zeroed(keep, s.nclasses, sizeof(ScatterClass))
+    cdef ScatterRun **runs = <ScatterRun **>zeroed(keep, s.nclasses * x, sizeof(ScatterRun *))
+    cdef int64_t *phases = <int64_t *>zeroed(keep, nphases * (1 + 2 * x), sizeof(int64_t))
+    cdef ScatterChunk *chunks = <ScatterChunk *>zeroed(keep, ntaps * tap_chunks, sizeof(ScatterChunk))
+    for i in range(s.nclasses):
+        c, n = s.classes + i, i
+        c.runs, c.phases, c.chunks, c.rows, c.ntaps, c.nphases = runs + i * x, phases, chunks, 1, 1, 1
+        for ax in range(x - 1, -1, -1):
+            c.runs[ax] = s.axes[ax].runs + take_index(&n, s.axes[ax].nruns)
+            c.rows, c.ntaps = c.rows * c.runs[ax].count, c.ntaps * c.runs[ax].taps
+            c.nphases *= c.runs[ax].phases
+        phases, chunks = phases + c.nphases * (1 + 2 * x), chunks + c.ntaps * tap_chunks
+        open_class(s, c, packs)
+
+
+cdef void open_class(Scatter *s, ScatterClass *c, PackClass *packs) noexcept nogil:
+    """Fill in the phases, panels and depth chunks of a class."""
+    cdef const convt_kernels *k = s.k
+    cdef int64_t x = s.naxes, ax, n, p, pack = 0
+    cdef int64_t *phase
+    cdef int64_t *phase_window
+    for p in range(c.nphases):
+        phase, n = c.phases + p * (1 + 2 * x), p
+        for ax in range(x - 1, -1, -1):
+            phase_window = c.runs[ax].phase_windows + 3 * take_index(&n, c.runs[ax].phases)
+            if phase_window[0]:  # an axis with one output may have any stride
+                phase[0] += phase_window[0] * s.axes[ax].out_step
+            phase[1 + 2 * ax], phase[2 + 2 * ax] = phase_window[1], phase_window[2]
+    if c.ntaps == 0:
+        return
+    for ax in range(x):
+        pack = pack * s.axes[ax].ngroups + c.runs[ax].group
+    c.pack = packs + pack
+    c.npanels = c.pack.npanels
+    c.ld = s.schedule.ld if s.across else c.npanels * k.nr + 16
+    for n in range(1, convt_quotient(k.nr, k.vl) + 1 if s.across else 1):
+        c.tiles[n] = convt_quotient(c.pack.ncols + k.mr[n] - 1, k.mr[n])
+        c.by_tile[n] = cut_evenly(c.pack.ncols, c.tiles[n], 1)
+    cut_depth(s, c)
+
+
+cdef void cut_depth(const Scatter *s, ScatterClass *c) noexcept nogil:
+    """Divide the depth of a class into chunks of one tap, or of taps that are adjacent in the panel and in one slab."""
+    cdef int64_t ci_p = s.ci_p, whole = ci_p if s.schedule.chunks_of_tap else s.slab
+    cdef int64_t tap, ax, n, flat, step, first = 0, panel = 0, end = 0
+    if not ci_p:
+        c.nchunks = 1
+        return
+    for tap in range(c.ntaps):
+        flat, n, step = 0, tap, 1
+        for ax in range(s.naxes - 1, -1, -1):
+            flat += (c.runs[ax].first_tap + take_index(&n, c.runs[ax].taps)) * step
+            step *= c.runs[ax].group_taps
+        if tap and (flat * ci_p != end or (whole and end == convt_quotient(end, whole) * whole)):
+            add_chunks(s, c, first, panel, end - panel)
+            first = tap * ci_p
+        if tap * ci_p == first:
+            panel = flat * ci_p
+        end = (flat + 1) * ci_p
+    add_chunks(s, c, first, panel, end - panel)
+
+
+cdef void add_chunks(const Scatter *s, ScatterClass *c, int64_t first, int64_t panel, int64_t depth) noexcept nogil:
+    """Add even chunks for contiguous depth, which starts at ``first`` in the class and at ``panel`` in the panel."""
+    cdef const convt_kernels *k = s.k
+    cdef int64_t n = 0, count = convt_quotient(depth + CONVT_KC - 1, CONVT_KC) * k.kstep
+    cdef int64_t slab = max(<int64_t>1, s.slab), slab_index
+    cdef int64_t step = convt_quotient(depth + count - 1, count) * k.kstep
+    cdef ScatterChunk *ch
+    while n < depth:
+        ch = c.chunks + c.nchunks
+        ch.depth, ch.panel = min(step, depth - n), panel + n
+        ch.tap = convt_quotient(first + n, s.ci_p)
+        ch.channel = first + n - ch.tap * s.ci_p
+        slab_index = convt_quotient(ch.panel, slab)
+        ch.at = (slab_index * c.pack.ncols * CONVT_LDA + ch.panel - slab_index * slab) * k.e_size
+        ch.prefetches = convt_quotient(ch.depth, k.prefetch_interval)
+        c.nchunks += 1
+        n += step
+
+
+# ---------------------------------------------------------------- rows of a task
+
+
+cdef void locate_task(const Scatter *s, int64_t task, Part *part) noexcept nogil:
+    """Fill in the part of a task, except its rows."""
+    cdef int64_t rest = convt_quotient(task, s.groups), image_task = convt_quotient(rest, s.schedule.blocks)
+    part.group = task - rest * s.groups  # tasks of the same pixels are adjacent, because groups share cache lines
+    part.j_lo = s.j0 + (rest - image_task * s.schedule.blocks) * s.schedule.block
+    part.image = convt_quotient(image_task, s.schedule.tasks)
+    part.share = image_task - part.image * s.schedule.tasks
+
+
+cdef void set_rows(const Scatter *s, const ScatterClass *c, Part *part) noexcept nogil:
+    """Set the rows of a part: those of its image or, if joined, those of a class."""
+    cdef int64_t rows = c.rows * s.batch if s.schedule.joined else s.rows
+    part.first = convt_quotient(rows * part.share, s.schedule.tasks)
+    part.last = convt_quotient(rows * (part.share + 1), s.schedule.tasks)
+
+
+cdef ScatterClass *find_row(const Scatter *s, ScatterClass *c, int64_t n, Row *row) noexcept nogil:
+    """Fill ``row`` with the n-th row of an image or, if joined, of class c in all images. Return its class.
+
+    Rows of an image are in order of j, the first axis outermost. Rows with equal j and different phase groups are adjacent,
+    because they read the same inputs.
+    """
+    cdef int64_t ax, same_j_rows = 1, index = 0, step = 1
+    cdef int64_t firsts[MOST_AXES]
+    cdef ScatterAxis *axis
+    cdef ScatterAxisRow *p
+    if s.schedule.joined:
+        for ax in range(s.naxes - 1, -1, -1):
             row.j[ax] = take_index(&n, c.runs[ax].count)
         row.image = n
+        return c
+    for ax in range(s.naxes):
+        axis = s.axes + ax
+        p = axis.rows + convt_quotient(n, same_j_rows * axis.inner_rows)
+        firsts[ax] = p.first
+        n -= p.first * same_j_rows * axis.inner_rows
+        same_j_rows *= p.rows_of_j
+    for ax in range(s.naxes - 1, -1, -1):  # n is now the index among the rows of these j
+        axis = s.axes + ax
+        p = axis.rows + firsts[ax]
+        if p.rows_of_j > 1:
+            p += take_index(&n, p.rows_of_j)
+        row.j[ax] = p.j
+        index += p.run * step
+        step *= axis.nruns
+    return s.classes + index
 
-    cdef int64_t rows_before(self, const ScatterClass *c, int64_t row_j) noexcept nogil:
-        """Return the number of rows of a class, of all images, before a j. ``row_j`` counts j across images and axes."""
-        cdef int64_t ax, at, span = 1, rows = c.rows, found
-        for ax in range(self.nd - 1):
-            span *= self.axes[ax].span
-        at = convt_quotient(row_j, span)
-        found, row_j = at * rows, row_j - at * span
-        for ax in range(self.nd - 1):
-            span = convt_quotient(span, self.axes[ax].span)
-            at = convt_quotient(row_j, span)
-            row_j -= at * span
-            at += self.axes[ax].low - c.runs[ax].start
-            if at < 0:
-                return found
-            if at >= c.runs[ax].count:
-                return found + rows
-            rows = convt_quotient(rows, c.runs[ax].count)
-            found += at * rows
-        return found
 
-    cdef int64_t pixels_between(self, const ScatterClass *c, const Row *row, const Row *other) noexcept nogil:
-        """Return the distance in pixels between the inputs of two rows of a class, if pixels have one constant stride."""
-        cdef int64_t ax, n = other.image - row.image
-        for ax in range(self.nd - 1):
-            n = n * self.in_size.p[ax] + other.j[ax] - row.j[ax]
-        return n * self.in_size.p[self.nd - 1]
+cdef int64_t tap_at(const Scatter *s, const ScatterClass *c, int64_t tap, const int64_t *j) noexcept nogil:
+    """Return the input offset of the row that a tap reads, for the output row at ``j``."""
+    cdef int64_t ax, at = 0
+    cdef ScatterRun *r
+    for ax in range(s.naxes - 1, -1, -1):
+        r = c.runs[ax]
+        at += (r.first_in + (take_index(&tap, r.taps) if ax else tap) * r.gap + j[ax]) * s.axes[ax].in_step
+    return at
 
-    cdef int64_t run_rows(self, Py_ssize_t task, ScatterClass *c, Row *row, int64_t group, int64_t first, int64_t last,
-                          int64_t j_lo, const Call *call, char *ws) noexcept nogil:
-        """Compute the task's part of row ``first`` or, if joined, of as many rows of the class as are contiguous in the input.
 
-        Multiply the pixels of all taps, then overlap-add each phase of each row. Return the number of the next row.
-        """
-        cdef const convt_kernels *k = self.k
-        cdef Row other
-        cdef int64_t x = self.nd - 1, j_hi = min(self.j1, j_lo + self.block), ax, at, n, next_bytes, pixels, end = first + 1
-        cdef int64_t i_lo = max(0, j_lo - self.terms + 1), i_hi = min(self.in_size.p[x], j_hi)
-        cdef char *col = ws + self.at_products
-        cdef const char *next
-        if self.across:
-            col += k.vl * k.t_size
+cdef int64_t pixels_between(const Scatter *s, const Row *row, const Row *other) noexcept nogil:
+    """Return the distance in pixels between the inputs of two rows of a class, if pixels have one constant stride."""
+    cdef int64_t ax, n = other.image - row.image
+    for ax in range(s.naxes):
+        n = n * s.axes[ax].in_size + other.j[ax] - row.j[ax]
+    return n * s.in_size
 
-        if c.ntaps and i_lo < i_hi:
-            pixels = i_hi - i_lo
-            while self.joined and self.dense and end < last:
-                self.row_of_class(c, end, &other)
-                at = self.pixels_between(c, row, &other) + i_hi - i_lo
-                if at > self.max_rows:
-                    break
-                end, pixels = end + 1, at
-            next = self.next_pixels(task, c, end, last, row.image, j_lo, call, &next_bytes)
-            self.compute_products(c, call.weights + c.pack.weights + group * c.pack.group_weights,
-                                  call.src + (row.image * self.in_n + group * self.ci * self.in_c) * k.s_size, row.j,
-                                  first, i_lo, pixels, ws, col, next, next_bytes, call.refused)
+
+cdef int64_t run_rows(Scatter *s, int64_t task, ScatterClass *c, int64_t first, const Part *part, const Call *call,
+                      char *ws) noexcept nogil:
+    """Compute the task's part of row ``first`` or, if joined, of as many rows of the class as are contiguous in the input.
+
+    Multiply the pixels of all taps, then overlap-add each phase of each row. Return the number of the next row.
+    """
+    cdef Row row, other
+    cdef int64_t j_hi = min(s.j1, part.j_lo + s.schedule.block), at, n, next_bytes, end = first + 1
+    cdef int64_t i_lo = max(0, part.j_lo - s.terms + 1), i_hi = min(s.in_size, j_hi)
+    cdef const char *next
+    cdef Product w
+    row.image = part.image
+    c = find_row(s, c, first, &row)
+    w.col = ws + s.region.products + (s.k.vl * s.k.t_size if s.across else 0)
+    if c.ntaps and i_lo < i_hi:
+        w.m = i_hi - i_lo
+        while s.schedule.joined and s.dense and end < part.last:
+            find_row(s, c, end, &other)
+            at = pixels_between(s, &row, &other) + i_hi - i_lo
+            if at > s.schedule.pixels:
+                break
+            end, w.m = end + 1, at
+        next = next_pixels(s, task, c, end, part, call, &next_bytes)
+        w.c, w.j, w.row, w.i_lo, w.ws, w.refused = c, row.j, first, i_lo, ws, call.refused
+        w.weights = call.weights + c.pack.weights + part.group * c.pack.group_weights
+        w.src = call.src + (row.image * s.in_n + part.group * s.ci * s.in_c) * s.k.s_size
+        compute_products(s, &w, next, next_bytes)
+    else:
+        i_hi = i_lo
+    other = row
+    for n in range(first, end):
+        if n > first:
+            find_row(s, c, n, &other)
+        add_row(s, c, &other, pixels_between(s, &row, &other), i_lo, i_hi, j_hi, part, call, w.col)
+    return end
+
+
+cdef void add_row(Scatter *s, const ScatterClass *c, Row *row, int64_t pixel, int64_t i_lo, int64_t i_hi, int64_t j_hi,
+                  const Part *part, const Call *call, char *col) noexcept nogil:
+    """Overlap-add and store all phases of a row, whose products are those of input pixels [i_lo, i_hi), from ``pixel`` on."""
+    cdef int64_t x = s.naxes, at = row.image * s.out_n + part.group * s.co * s.out_c, ax, p
+    cdef int64_t *phase
+    cdef convt_overlap o
+    o.ld, o.i0, o.i1 = c.ld, i_lo, i_hi
+    o.terms, o.lanes, o.cols, o.channels = <int>s.terms, <int>s.lanes, <int>(s.taps_x * s.co), <int>s.co
+    o.init = call.bias + part.group * s.lanes * s.k.t_size
+    o.out_x, o.out_c, o.act = s.out_step, s.out_c, &s.act
+    for ax in range(x):
+        if row.j[ax]:  # an axis with one output may have any stride, so that a product could overflow
+            at += s.axes[ax].stride * row.j[ax] * s.axes[ax].out_step
+    for p in range(c.nphases):
+        phase = c.phases + p * (1 + 2 * x)
+        if is_inside(phase + 1, row.j, x):
+            o.col = col + (p * o.cols * (c.ld if s.across else 1) + pixel) * s.k.t_size
+            overlap_row(s, &o, part.j_lo, j_hi, call.dst + (at + phase[0]) * s.k.s_size)
+
+
+cdef void overlap_row(const Scatter *s, convt_overlap *o, int64_t j, int64_t j_hi, char *dst) noexcept nogil:
+    """Overlap-add outputs [stride * j, stride * j_hi) of a row and store them.
+
+    One kernel call does all j whose outputs are all inside the window; a j that the window cuts takes a call of its own.
+    """
+    cdef int64_t lo, hi
+    o.out_j = s.stride * o.out_x
+    while j < j_hi:
+        lo, hi = max(0, s.begin - s.stride * j), min(s.stride, s.begin + s.window - s.stride * j)
+        o.j0, o.j1 = j, j + 1
+        if lo == 0 and hi == s.stride:
+            o.j1 = max(j + 1, min(j_hi, s.j_whole))
+        o.lane_lo, o.lane_hi = <int>(lo * s.co), <int>(hi * s.co)
+        o.out = dst + (s.stride * j - s.begin) * o.out_x * s.k.s_size
+        if s.across:
+            s.k.overlap_pixels(o)
         else:
-            i_hi = i_lo
+            s.k.overlap(o)
+        j = o.j1
 
-        cdef convt_overlap o
-        o.ld, o.i0, o.i1 = c.ld, i_lo, i_hi
-        o.terms, o.lanes, o.cols = <int>self.terms, <int>self.lanes, <int>(self.taps_x * self.co)
-        o.channels = <int>self.co
-        o.init = call.bias + group * self.lanes * k.t_size
-        o.out_x, o.out_c = self.out_stride.p[x], self.out_c
-        o.act = &self.act
-        cdef int64_t p
-        cdef int64_t *phase
-        other = row[0]
-        for n in range(first, end):
-            if n > first:
-                self.row_of_class(c, n, &other)
-            pixels = self.pixels_between(c, row, &other)
-            at = other.image * self.out_n + group * self.co * self.out_c
-            for ax in range(x):
-                if other.j[ax]:  # an axis with one output may have any stride, so that a product could overflow
-                    at += self.stride.p[ax] * other.j[ax] * self.out_stride.p[ax]
-            for p in range(c.nphases):
-                phase = c.phases + p * (1 + 2 * x)
-                if is_inside(phase + 1, other.j, x):
-                    o.col = col + (p * o.cols * (c.ld if self.across else 1) + pixels) * k.t_size
-                    self.overlap_row(&o, j_lo, j_hi, call.dst + (at + phase[0]) * k.s_size)
-        return end
 
-    cdef void run_images(self, int64_t first, int64_t last, const Call *call, char *ws) noexcept nogil:
-        """Compute images [first, last) with `gathered`: multiply all pixels by all taps, then each output gathers its terms."""
-        cdef const convt_kernels *k = self.k
-        cdef ScatterClass *c = self.classes
-        cdef char *col = ws + self.at_products + k.vl * k.t_size
-        cdef char *dummy = col + c.pack.ncols * c.ld * k.t_size  # the dummy column, which each image reads at its first pixel
-        cdef int64_t pixels = 1, n
-        cdef int64_t j[MOST_AXES]
-        cdef convt_overlap_gather o
-        for n in range(self.nd):
-            pixels *= self.in_size.p[n]
-            j[n] = 0
-        self.compute_products(c, call.weights + c.pack.weights, call.src + first * self.in_n * k.s_size, j, first, 0,
-                              (last - first) * pixels, ws, col, call.src, 0, call.refused)
-        o.index, o.terms, o.count = self.gather_index, self.gather_terms, self.outputs
-        o.init, o.act = call.bias, &self.act
-        for n in range(last - first):
-            o.col = col + n * pixels * k.t_size
-            o.out = call.dst + (first + n) * self.out_n * k.s_size
-            memcpy(dummy + n * pixels * k.t_size, ws, k.t_size)  # -0.0
-            k.overlap_gather(&o)
+cdef void run_images(Scatter *s, const Part *part, const Call *call, char *ws) noexcept nogil:
+    """Compute the images of a task with `gathered`: multiply all pixels by all taps, then each output gathers its terms."""
+    cdef ScatterClass *c = s.classes
+    cdef int64_t pixels = s.in_size, n
+    cdef Row row
+    cdef Product w
+    cdef convt_overlap_gather o
+    for n in range(s.naxes):
+        pixels *= s.axes[n].in_size
+        row.j[n] = 0
+    w.c, w.j, w.row, w.i_lo, w.m = c, row.j, part.first, 0, (part.last - part.first) * pixels
+    w.weights, w.src = call.weights + c.pack.weights, call.src + part.first * s.in_n * s.k.s_size
+    w.ws, w.col, w.refused = ws, ws + s.region.products + s.k.vl * s.k.t_size, call.refused
+    compute_products(s, &w, call.src, 0)
+    o.index, o.terms, o.count = s.gather_index, s.gather_terms, s.outputs
+    o.init, o.act = call.bias, &s.act
+    for n in range(part.last - part.first):
+        o.col = w.col + n * pixels * s.k.t_size
+        o.out = call.dst + (part.first + n) * s.out_n * s.k.s_size
+        # The dummy column, which each image reads at its first pixel, is -0.0.
+        memcpy(w.col + (c.pack.ncols * c.ld + n * pixels) * s.k.t_size, ws, s.k.t_size)
+        s.k.overlap_gather(&o)
 
-    cdef void overlap_row(self, convt_overlap *o, int64_t j, int64_t j_hi, char *dst) noexcept nogil:
-        """Overlap-add outputs [s * j, s * j_hi) of a row and store them.
 
-        One kernel call does all j whose outputs are all inside the window; a j that the window cuts takes a call of its own.
-        """
-        cdef int64_t s = self.stride.p[self.nd - 1], lo, hi
-        o.out_j = s * o.out_x
-        while j < j_hi:
-            lo, hi = max(0, self.begin - s * j), min(s, self.begin + self.window - s * j)
-            o.j0, o.j1 = j, j + 1
-            if lo == 0 and hi == s:
-                o.j1 = max(j + 1, min(j_hi, self.j_whole))
-            o.lane_lo, o.lane_hi = <int>(lo * self.co), <int>(hi * self.co)
-            o.out = dst + (s * j - self.begin) * o.out_x * self.k.s_size
-            if self.across:
-                self.k.overlap_pixels(o)
-            else:
-                self.k.overlap(o)
-            j = o.j1
+cdef const char *next_pixels(const Scatter *s, int64_t task, ScatterClass *c, int64_t n, const Part *now, const Call *call,
+                             int64_t *bytes) noexcept nogil:
+    """Return the address of the pixels to prefetch: those of row n or, if the task has no such row, of the next task.
 
-    cdef void compute_products(self, ScatterClass *c, char *weights, char *src, const int64_t *j, int64_t row_index,
-                               int64_t i_lo, int64_t m, char *ws, char *col, const char *next, int64_t next_bytes,
-                               char *refused) noexcept nogil:
-        """Multiply m pixels from i_lo on by all columns, and sum over the taps of the row and in-channels, into ``col``.
+    ``bytes`` receives their size; 0 if they are not contiguous, or if other classes have read them. The pixels are those of
+    the last tap, because earlier rows have read the inputs of the other taps.
+    """
+    cdef int64_t i_lo, i_hi, pixels
+    cdef Part part = now[0]
+    cdef Row row
+    bytes[0] = 0
+    if not s.schedule.prefetch or s.in_c != 1 or s.in_step != s.ci:
+        return call.src
+    if n == part.last:
+        if task + 1 == s.tasks or (s.schedule.joined and c != s.classes + s.nclasses - 1):
+            return call.src
+        c = s.classes
+        locate_task(s, task + 1, &part)
+        set_rows(s, c, &part)
+        n = part.first
+        if n == part.last:
+            return call.src
+    row.image = part.image
+    c = find_row(s, c, n, &row)
+    i_lo, i_hi = max(0, part.j_lo - s.terms + 1), min(s.in_size, part.j_lo + s.schedule.block)
+    if not c.ntaps or i_lo >= i_hi:
+        return call.src
+    pixels = min(s.schedule.pixels, (part.last - n) * s.in_size) if s.schedule.joined else i_hi - i_lo
+    bytes[0] = pixels * s.ci * s.k.s_size
+    return call.src + s.k.s_size * (row.image * s.in_n + tap_at(s, c, c.ntaps - 1, row.j) + i_lo * s.in_step)
 
-        Loop order: depth chunks, panels of columns, register tiles of pixels. If `across` and pixels are not kept: some panels
-        of pixels, depth chunks, panels of pixels, register tiles of columns. ``next`` is the address that tiles prefetch,
-        ``next_bytes`` the bytes there.
-        """
-        cdef const convt_kernels *k = self.k
-        cdef int64_t tiles, chunk, p, i, some, r0, r1, r, ncols = c.pack.ncols, most = k.mr[k.nr // k.vl]
-        cdef ScatterChunk *ch
-        cdef char *zeros = ws
-        cdef char *a
-        cdef void *rows[MOST_ROWS]
-        cdef Cut by_tile
-        cdef convt_tile t
-        cdef PlanePrefetch plane_prefetch
-        plane_prefetch.lines_left = 0
-        t.rows = rows
-        t.row_offset = 0
-        t.act = &self.none
-        t.stream, t.narrow_dtype, t.more_tiles, t.pending = 0, 0, 0, NULL
-        t.prefetch, t.prefetch_step = next, 0
-        if next_bytes:  # each tile prefetches a part of the next row's input
-            if self.across:
-                tiles = c.tiles[k.nr // k.vl] * convt_quotient(m + k.nr - 1, k.nr)
-            else:
-                tiles = c.npanels * convt_quotient(m + most - 1, most)
-            i = max(<int64_t>1, tiles * c.chunks.prefetches * c.nchunks)
-            t.prefetch_step = min(<int64_t>PREFETCHED, convt_quotient(next_bytes + i - 1, i))
-        if self.across_in_place and c.pack.ncols <= CONVT_PIXEL_MR and not self.chunks_of_tap:
-            self.multiply_pixels(c, weights, src, j, i_lo, m, col)
-            return
-        if self.across and not self.chunks_of_tap:  # a few panels of pixels at a time, which stay in the cache
-            a = self.slot(ws, 0)
-            p = 0
-            while p < m:
-                some = min(self.panels * k.nr, m - p)
-                for chunk in range(c.nchunks):
-                    ch = c.chunks + chunk
-                    self.pack_pixels(c, ch, src, j, i_lo + p, some, a, refused)
-                    if self.prefetch and self.in_stride.p[self.nd - 1] == 1:
-                        self.prefetch_planes(c, chunk, &t, &plane_prefetch, src, j, i_lo + p, some)
-                    i = 0
-                    while i < some:
-                        self.multiply_across(c, chunk, &t, a + i * ch.depth * k.e_size, weights, p + i, m, col, zeros,
-                                             &plane_prefetch)
-                        i += k.nr
-                p += some
-            return
+
+# ---------------------------------------------------------------- products
+
+
+cdef void compute_products(Scatter *s, Product *w, const char *next, int64_t next_bytes) noexcept nogil:
+    """Multiply pixels by all columns, and sum over the taps of the row and in-channels.
+
+    Loop order: some panels of pixels or all pixels, depth chunks, then panels and register tiles. Tiles prefetch ``next_bytes``
+    bytes from the address ``next`` on.
+    """
+    cdef const convt_kernels *k = s.k
+    cdef ScatterClass *c = w.c
+    cdef int64_t most = k.mr[k.nr // k.vl], some = w.m, p = 0, i, chunk, tiles
+    cdef char *a
+    w.lines_left = 0
+    w.t.rows, w.t.row_offset, w.t.act = w.rows, 0, &s.none
+    w.t.stream, w.t.narrow_dtype, w.t.more_tiles, w.t.pending = 0, 0, 0, NULL
+    w.t.prefetch, w.t.prefetch_step = next, 0
+    if next_bytes:  # each tile prefetches a part of the next row's input
+        if s.across:
+            tiles = c.tiles[k.nr // k.vl] * convt_quotient(w.m + k.nr - 1, k.nr)
+        else:
+            tiles = c.npanels * convt_quotient(w.m + most - 1, most)
+        i = max(<int64_t>1, tiles * c.chunks.prefetches * c.nchunks)
+        w.t.prefetch_step = min(<int64_t>PREFETCHED, convt_quotient(next_bytes + i - 1, i))
+    if s.few_in_place and c.pack.ncols <= CONVT_PIXEL_MR:
+        multiply_in_place(s, w)
+        return
+    while p < w.m:
+        if s.by_panels:
+            some = min(s.schedule.panels * k.nr, w.m - p)
         for chunk in range(c.nchunks):
-            ch = c.chunks + chunk
-            if self.in_place:
-                a = src + (self.tap_at(c, ch.tap, j) + i_lo * self.in_stride.p[self.nd - 1] + ch.channel) * k.s_size
-                t.lda = self.in_stride.p[self.nd - 1]
-            else:
-                a, t.lda = self.packed_pixels(c, chunk, src, j, row_index, i_lo, m, ws, refused), self.lda
-            if self.across:
-                p = 0
-                while p < m:
-                    self.multiply_across(c, chunk, &t, a + p * ch.depth * k.e_size, weights, p, m, col, zeros, &plane_prefetch)
-                    p += k.nr
+            a = pixels_of_chunk(s, w, chunk, p, some)
+            if not s.across:
+                multiply_columns(s, w, chunk, a)
                 continue
-            t.kc = <int>ch.depth
-            for p in range(c.npanels):
-                t.nv = <int>convt_quotient(min(k.nr, ncols - p * k.nr) + k.vl - 1, k.vl)
-                t.cols = t.nv * k.vl
-                tiles = convt_quotient(m + k.mr[t.nv] - 1, k.mr[t.nv])
-                by_tile = cut_evenly(m, tiles, k.grain)
-                t.b = weights + (p * k.nr * c.pack.depth + ch.panel * t.cols) * k.e_size
-                r1 = 0
-                for i in range(tiles):
-                    r0, r1 = r1, cut_at(&by_tile, i + 1)
-                    t.a = a + r0 * t.lda * k.e_size
-                    for r in range(r0, r1):
-                        rows[r - r0] = col + (r * c.ld + p * k.nr) * k.t_size
-                    t.init = rows[0] if chunk else zeros
-                    t.init_ld = c.ld if chunk else 0
-                    k.tile(<int>(r1 - r0), &t)
-                    t.prefetch += ch.prefetches * t.prefetch_step
+            if s.by_panels and s.schedule.prefetch and s.in_step == 1:
+                prefetch_planes(s, w, chunk, p, some)
+            i = 0
+            while i < some:
+                multiply_across(s, w, chunk, a + i * c.chunks[chunk].depth * k.e_size, p + i)
+                i += k.nr
+        p += some
 
-    cdef void multiply_pixels(self, ScatterClass *c, char *weights, char *src, const int64_t *j, int64_t i_lo, int64_t m,
-                              char *col) noexcept nogil:
-        """Do the work of `compute_products` if `across` and columns are few.
 
-        Pixels are multiplied in place, because packing costs more than it gains.
-        """
-        cdef int64_t in_x = self.in_stride.p[self.nd - 1], tap = 0, chunk, depth
-        cdef convt_pixel_gemm t
-        t.kc, t.pixels, t.cs, t.rs, t.ld, t.out = <int>self.ci, <int>m, in_x, self.in_c, c.ld, col
-        for chunk in range(c.nchunks):
-            depth = 0
-            while depth < c.chunks[chunk].depth:  # whole taps
-                t.src = src + (self.tap_at(c, tap, j) + i_lo * in_x) * self.k.s_size
-                t.a = weights + c.chunks[chunk].at + depth * self.k.e_size
-                t.add = tap > 0
-                self.k.pixel_gemm(<int>c.pack.ncols, &t)
-                depth, tap = depth + self.ci, tap + 1
+cdef void multiply_in_place(const Scatter *s, Product *w) noexcept nogil:
+    """Multiply pixels by few columns, in place, because packing costs more than it gains."""
+    cdef ScatterClass *c = w.c
+    cdef int64_t tap = 0, chunk, depth
+    cdef convt_pixel_gemm t
+    t.kc, t.pixels, t.cs, t.rs, t.ld, t.out = <int>s.ci, <int>w.m, s.in_step, s.in_c, c.ld, w.col
+    for chunk in range(c.nchunks):
+        depth = 0
+        while depth < c.chunks[chunk].depth:  # whole taps
+            t.src = w.src + (tap_at(s, c, tap, w.j) + w.i_lo * s.in_step) * s.k.s_size
+            t.a = w.weights + c.chunks[chunk].at + depth * s.k.e_size
+            t.add = tap > 0
+            s.k.pixel_gemm(<int>c.pack.ncols, &t)
+            depth, tap = depth + s.ci, tap + 1
 
-    cdef void multiply_across(self, ScatterClass *c, int64_t chunk, convt_tile *t, char *panel, char *weights, int64_t first,
-                              int64_t m, char *col, char *zeros, PlanePrefetch *plane_prefetch) noexcept nogil:
-        """Multiply the panel of pixels that begins at pixel ``first`` of m by all columns, for one depth chunk."""
-        cdef const convt_kernels *k = self.k
-        cdef ScatterChunk *ch = c.chunks + chunk
-        cdef int64_t i, r, r0, r1 = 0
-        cdef void *rows[MOST_ROWS]
-        t.rows = rows
-        t.kc, t.lda, t.b = <int>ch.depth, CONVT_LDA, panel
-        t.nv = <int>convt_quotient(min(k.nr, m - first) + k.vl - 1, k.vl)
+
+cdef inline void multiply_tile(const Scatter *s, Product *w, int64_t chunk, int64_t r0, int64_t r1, char *at) noexcept nogil:
+    """Multiply the register tile of rows [r0, r1) of the GEMM; ``at`` is the address of row 0 of its products."""
+    cdef int64_t r
+    for r in range(r0, r1):
+        w.rows[r - r0] = at + r * w.c.ld * s.k.t_size
+    w.t.init = w.rows[0] if chunk else w.ws
+    w.t.init_ld = w.c.ld if chunk else 0
+    s.k.tile(<int>(r1 - r0), &w.t)
+    w.t.prefetch += w.c.chunks[chunk].prefetches * w.t.prefetch_step
+
+
+cdef void multiply_columns(const Scatter *s, Product *w, int64_t chunk, char *a) noexcept nogil:
+    """Multiply all pixels, at ``a``, by all panels of columns, for one depth chunk."""
+    cdef const convt_kernels *k = s.k
+    cdef ScatterClass *c = w.c
+    cdef ScatterChunk *ch = c.chunks + chunk
+    cdef convt_tile *t = &w.t
+    cdef int64_t p, i, tiles, r0, r1
+    cdef Cut by_tile
+    t.kc, t.lda = <int>ch.depth, s.in_step if s.schedule.in_place else s.schedule.lda
+    for p in range(c.npanels):
+        t.nv = <int>convt_quotient(min(k.nr, c.pack.ncols - p * k.nr) + k.vl - 1, k.vl)
         t.cols = t.nv * k.vl
-        for i in range(c.tiles[t.nv]):
-            r0, r1 = r1, cut_at(&c.by_tile[t.nv], i + 1)
-            t.a = weights + ch.at + r0 * CONVT_LDA * k.e_size
-            for r in range(r0, r1):
-                rows[r - r0] = col + (r * c.ld + first) * k.t_size
-            t.init = rows[0] if chunk else zeros
-            t.init_ld = c.ld if chunk else 0
-            k.tile(<int>(r1 - r0), t)
-            t.prefetch += ch.prefetches * t.prefetch_step
-            if plane_prefetch.lines_left and t.prefetch >= plane_prefetch.end:  # go on with the next line of each plane
-                t.prefetch = plane_prefetch.end - plane_prefetch.span_bytes + 64
-                plane_prefetch.end += 64
-                plane_prefetch.lines_left -= 1
-                if plane_prefetch.lines_left == 0:
-                    t.prefetch_step = 0
+        tiles = convt_quotient(w.m + k.mr[t.nv] - 1, k.mr[t.nv])
+        by_tile = cut_evenly(w.m, tiles, k.grain)
+        t.b = w.weights + (p * k.nr * c.pack.depth + ch.panel * t.cols) * k.e_size
+        r1 = 0
+        for i in range(tiles):
+            r0, r1 = r1, cut_at(&by_tile, i + 1)
+            t.a = a + r0 * t.lda * k.e_size
+            multiply_tile(s, w, chunk, r0, r1, w.col + p * k.nr * k.t_size)
 
-    cdef void prefetch_planes(self, ScatterClass *c, int64_t chunk, convt_tile *t, PlanePrefetch *plane_prefetch, char *src,
-                              const int64_t *j, int64_t i, int64_t some) noexcept nogil:
-        """Make the tiles of a depth chunk prefetch the planes that are packed next.
 
-        They prefetch one cache line of each plane, then the next line of each plane. Pixels [i, i + some) are those multiplied
-        now. The prefetched addresses need not be valid.
-        """
-        cdef ScatterChunk *ch = c.chunks + (0 if chunk + 1 == c.nchunks else chunk + 1)
-        if chunk + 1 == c.nchunks:
-            i += some
-        t.prefetch_step = self.in_c * self.k.s_size
-        t.prefetch = src + (self.tap_at(c, ch.tap, j) + i + ch.channel * self.in_c) * self.k.s_size
-        plane_prefetch.span_bytes = t.prefetch_step * ch.depth
-        plane_prefetch.end = t.prefetch + plane_prefetch.span_bytes
-        plane_prefetch.lines_left = self.panels * self.k.nr * self.k.s_size // 64
+cdef void multiply_across(const Scatter *s, Product *w, int64_t chunk, char *panel, int64_t first) noexcept nogil:
+    """Multiply the panel of pixels that begins at pixel ``first`` by all columns, for one depth chunk."""
+    cdef const convt_kernels *k = s.k
+    cdef ScatterClass *c = w.c
+    cdef ScatterChunk *ch = c.chunks + chunk
+    cdef convt_tile *t = &w.t
+    cdef int64_t i, r0, r1 = 0
+    t.kc, t.lda, t.b = <int>ch.depth, CONVT_LDA, panel
+    t.nv = <int>convt_quotient(min(k.nr, w.m - first) + k.vl - 1, k.vl)
+    t.cols = t.nv * k.vl
+    for i in range(c.tiles[t.nv]):
+        r0, r1 = r1, cut_at(&c.by_tile[t.nv], i + 1)
+        t.a = w.weights + ch.at + r0 * CONVT_LDA * k.e_size
+        multiply_tile(s, w, chunk, r0, r1, w.col + first * k.t_size)
+        if w.lines_left and t.prefetch >= w.end:  # go on with the next line of each plane
+            t.prefetch = w.end - w.span_bytes + 64
+            w.end += 64
+            w.lines_left -= 1
+            if w.lines_left == 0:
+                t.prefetch_step = 0
 
-    cdef const char *next_pixels(self, Py_ssize_t task, ScatterClass *c, int64_t n, int64_t last, int64_t image, int64_t j_lo,
-                                 const Call *call, int64_t *bytes) noexcept nogil:
-        """Return the address of the pixels to prefetch: those of row n or, if the task has no such row, of the next task.
 
-        ``bytes`` receives their size; 0 if they are not contiguous, or if other classes have read them. The pixels are those of
-        the last tap, because earlier rows have read the inputs of the other taps.
-        """
-        cdef int64_t group, i_lo, i_hi, pixels, x = self.nd - 1
-        cdef Row row
-        bytes[0] = 0
-        if not self.prefetch or self.in_c != 1 or self.in_stride.p[x] != self.ci:
-            return call.src
-        if n == last:
-            if task + 1 == self.tasks or (self.joined and c != self.classes + self.nclasses - 1):
-                return call.src
-            self.locate_task(task + 1, &group, &image, &n, &last, &j_lo)
-            if self.joined:
-                c = self.classes
-                n, last = self.rows_before(c, n), self.rows_before(c, last)
-            if n == last:
-                return call.src
-        if self.joined:
-            self.row_of_class(c, n, &row)
-        else:
-            c = self.find_row(n, &row)
-            row.image = image
-        i_lo, i_hi = max(0, j_lo - self.terms + 1), min(self.in_size.p[x], j_lo + self.block)
-        if not c.ntaps or i_lo >= i_hi:
-            return call.src
-        pixels = i_hi - i_lo
-        if self.joined:
-            pixels = min(self.max_rows, (last - n) * self.in_size.p[x])
-        bytes[0] = pixels * self.ci * self.k.s_size
-        return call.src + self.k.s_size * (
-            row.image * self.in_n + self.tap_at(c, c.ntaps - 1, row.j) + i_lo * self.in_stride.p[x])
+cdef void prefetch_planes(const Scatter *s, Product *w, int64_t chunk, int64_t p, int64_t some) noexcept nogil:
+    """Make the tiles of a depth chunk prefetch the planes that are packed next.
 
-    cdef int64_t tap_at(self, const ScatterClass *c, int64_t tap, const int64_t *j) noexcept nogil:
-        """Return the input offset of the row that a tap reads, for the output row at ``j``."""
-        cdef int64_t ax, at = 0
-        cdef ScatterRun *r
-        for ax in range(self.nd - 2, -1, -1):
-            r = c.runs[ax]
-            at += (r.first_in + (take_index(&tap, r.taps) if ax else tap) * r.gap + j[ax]) * self.in_stride.p[ax]
-        return at
+    They prefetch one cache line of each plane, then the next line of each plane. Pixels [p, p + some) are those multiplied
+    now. The prefetched addresses need not be valid.
+    """
+    cdef bint is_last = chunk + 1 == w.c.nchunks
+    cdef ScatterChunk *ch = w.c.chunks + (0 if is_last else chunk + 1)
+    w.t.prefetch_step = s.in_c * s.k.s_size
+    w.t.prefetch = w.src + s.k.s_size * (
+        tap_at(s, w.c, ch.tap, w.j) + w.i_lo + p + (some if is_last else 0) + ch.channel * s.in_c)
+    w.span_bytes = w.t.prefetch_step * ch.depth
+    w.end = w.t.prefetch + w.span_bytes
+    w.lines_left = s.schedule.panels * s.k.nr * s.k.s_size // 64
 
-    cdef char *packed_pixels(self, ScatterClass *c, int64_t chunk, char *src, const int64_t *j, int64_t row_index, int64_t i_lo,
-                             int64_t m, char *ws, char *refused) noexcept nogil:
-        """Return the packed pixels of a depth chunk.
 
-        They are packed now, unless a slot holds them from an earlier row of the task. ``row_index`` is the number of the output
-        row. A new input row replaces the least recently used slot.
-        """
-        cdef PackedRow *kept = <PackedRow *>(ws + self.at_kept)
-        cdef char *dst
-        cdef int64_t n, at, part, oldest = 0
-        if not self.chunks_of_tap:
-            self.pack_pixels(c, c.chunks + chunk, src, j, i_lo, m, self.slot(ws, 0), refused)
-            return self.slot(ws, 0)
-        at, part = self.tap_at(c, c.chunks[chunk].tap, j), chunk - c.chunks[chunk].tap * self.chunks_of_tap
-        for n in range(self.slots):
-            if kept[n].used >= 0 and kept[n].at == at:
-                kept[n].used = row_index
-                return self.slot(ws, n) + part * self.chunk_size
-            if kept[n].used < kept[oldest].used:
-                oldest = n
-        kept[oldest].at, kept[oldest].used = at, row_index
-        dst = self.slot(ws, oldest)
-        for n in range(self.chunks_of_tap):
-            self.pack_pixels(c, c.chunks + chunk - part + n, src, j, i_lo, m, dst + n * self.chunk_size, refused)
-        return dst + part * self.chunk_size
+cdef char *pixels_of_chunk(const Scatter *s, Product *w, int64_t chunk, int64_t p, int64_t some) noexcept nogil:
+    """Return the address of pixels [p, p + some) of a depth chunk: in the input, or packed.
 
-    cdef char *slot(self, char *ws, int64_t n) noexcept nogil:
-        """Return the address of the n-th slot."""
-        return ws + self.at_packed + n * self.slot_size
+    They are packed now, unless a slot holds them from an earlier row of the task. A new input row replaces the least recently
+    used slot.
+    """
+    cdef ScatterClass *c = w.c
+    cdef ScatterChunk *ch = c.chunks + chunk
+    cdef char *packed = w.ws + s.region.packed
+    cdef int64_t n, at, part
+    cdef bint is_kept
+    if not s.schedule.chunks_of_tap:
+        pack_pixels(s, w, ch, w.i_lo + p, some, packed)
+        return packed
+    at = tap_at(s, c, ch.tap, w.j)
+    if s.schedule.in_place:
+        return w.src + (at + w.i_lo * s.in_step + ch.channel) * s.k.s_size
+    part = chunk - ch.tap * s.schedule.chunks_of_tap
+    packed += place_of_row(<KeptRow *>(w.ws + s.region.kept), s.schedule.slots, at, w.row, &is_kept) * s.schedule.slot_bytes
+    for n in range(0 if is_kept else s.schedule.chunks_of_tap):
+        pack_pixels(s, w, ch - part + n, w.i_lo, some, packed + n * s.chunk_size)
+    return packed + part * s.chunk_size
 
-    cdef void pack_pixels(self, ScatterClass *c, const ScatterChunk *chunk, char *src, const int64_t *j, int64_t i_lo,
-                          int64_t m, char *dst, char *refused) noexcept nogil:
-        """Pack pixels [i_lo, i_lo + m) of a depth chunk: as rows of the GEMM's A or, if `across`, as panels of its B."""
-        cdef const convt_kernels *k = self.k
-        cdef int64_t ci_p = self.recipe.ci_p, in_x = self.in_stride.p[self.nd - 1]
-        cdef int64_t depth = 0, tap = chunk.tap, first = chunk.channel, last, p, cols, at, n, r
-        while depth < chunk.depth:
-            last = min(ci_p, first + chunk.depth - depth)
-            at = self.tap_at(c, tap, j) + i_lo * in_x + first * self.in_c
-            if self.across:
-                p = 0
-                while in_x == 1 and p + k.nr <= m:  # contiguous pixels of a plane, for some panels at a time
-                    n = min(<int64_t>PLANE_PANELS, convt_quotient(m - p, k.nr))
-                    for r in range(min(self.ci, last) - first):
-                        k.widen(dst + (p * chunk.depth + (depth + r) * k.nr) * k.e_size, k.nr * chunk.depth,
-                                src + (at + r * self.in_c + p) * k.s_size, k.nr, 1, <int>n, k.nr, k.nr)
-                    p += n * k.nr
-                while p < m:
-                    cols = k.nr
-                    if m - p < k.nr:
-                        cols = convt_quotient(m - p + k.vl - 1, k.vl) * k.vl
-                    k.widen(dst + (p * chunk.depth + depth * cols) * k.e_size, cols, src + (at + p * in_x) * k.s_size,
-                            self.in_c, in_x, <int>(min(self.ci, last) - first), <int>min(m - p, cols), <int>cols)
-                    p += k.nr
-            elif not k.pack(dst + depth * k.e_size, self.lda, src + at * k.s_size, in_x, self.in_c, <int>m,
-                            <int>(min(self.ci, last) - first), <int>(last - first)):
-                convt_set(refused)
-            depth += last - first
-            tap, first = tap + 1, 0
+
+cdef void pack_pixels(const Scatter *s, Product *w, const ScatterChunk *chunk, int64_t i_lo, int64_t m,
+                      char *dst) noexcept nogil:
+    """Pack pixels [i_lo, i_lo + m) of a depth chunk: as rows of the GEMM's A or, if `across`, as panels of its B."""
+    cdef const convt_kernels *k = s.k
+    cdef int64_t depth = 0, tap = chunk.tap, first = chunk.channel, last, filled, p, cols, at, n, r
+    while depth < chunk.depth:
+        last = min(s.ci_p, first + chunk.depth - depth)
+        filled = min(s.ci, last) - first
+        at = tap_at(s, w.c, tap, w.j) + i_lo * s.in_step + first * s.in_c
+        p = 0
+        while s.across and s.in_step == 1 and p + k.nr <= m:  # contiguous pixels of a plane, for some panels at a time
+            n = min(<int64_t>PLANE_PANELS, convt_quotient(m - p, k.nr))
+            for r in range(filled):
+                k.widen(dst + (p * chunk.depth + (depth + r) * k.nr) * k.e_size, k.nr * chunk.depth,
+                        w.src + (at + r * s.in_c + p) * k.s_size, k.nr, 1, <int>n, k.nr, k.nr)
+            p += n * k.nr
+        while s.across and p < m:
+            cols = k.nr
+            if m - p < k.nr:
+                cols = convt_quotient(m - p + k.vl - 1, k.vl) * k.vl
+            k.widen(dst + (p * chunk.depth + depth * cols) * k.e_size, cols, w.src + (at + p * s.in_step) * k.s_size,
+                    s.in_c, s.in_step, <int>filled, <int>min(m - p, cols), <int>cols)
+            p += k.nr
+        if not s.across and not k.pack(dst + depth * k.e_size, s.schedule.lda, w.src + at * k.s_size, s.in_step, s.in_c, <int>m,
+                                       <int>filled, <int>(last - first)):
+            convt_set(w.refused)
+        depth += last - first
+        tap, first = tap + 1, 0

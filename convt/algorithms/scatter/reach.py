@@ -29,66 +29,49 @@ ONE_ROW = Reach(((1, 1, 1),), 1, 1, 1, 1, 1, 1)  # the Reach of a problem with o
 @functools.lru_cache(maxsize=512)
 def of_axis(k, s, d, size, begin, out):
     """Return the Reach of one axis."""
-    groups, gap = phases.phase_groups(k, s, d, True), d // math.gcd(s, d)  # distance of the inputs of a phase's taps
-    below, above = begin // s, (begin + out) // s
-    first_residue, end_residue = begin - below * s, begin + out - above * s  # the residues at which the window starts and ends
-    kinds, rows, taps, most, lows, highs, entries, shown = {}, 0, 0, 1, [], [], 0, 0
+    groups, inputs = phases.phase_groups(k, s, d, True), -(-size * math.gcd(s, d) // d)  # inputs that one phase may read
+    row_js, holes = -(-(begin + out) // s) - begin // s, phases.hole_count(k, s, d, begin, out)
+    entries, taps, kinds = holes, 0, {}
     for residues, offsets, _ in groups:
-        count = len(residues)  # products are computed for all phases, even for those outside the window
-        if out < s:
-            residues = [r for r in residues if (r - begin) % s < out]
-            if not residues:
-                continue
-        low, high = below + (residues[-1] < first_residue), above + (residues[0] < end_residue)
-        read = 0
-        for off in offsets:
-            a, b = (low if low > off else off), (high if high < off + size else off + size)
-            if a < b:
-                read += b - a
-        reached = min(len(offsets), -(-size // gap))
-        before = kinds.get(count, (0, 0))
-        kinds[count] = before[0] + high - low, before[1] + read
-        rows, taps, most, shown = rows + high - low, max(taps, reached), max(most, count), shown + len(residues)
-        entries += min(2 * len(offsets) + 1, high - low) * (reached + count)
-        lows.append(low)
-        highs.append(high)
-    if shown < min(s, out):  # phases that no tap reaches
-        count, high = min(s, out) - shown, above + (end_residue > 0)
-        before = kinds.get(count, (0, 0))
-        kinds[count] = before[0] + high - below, before[1]
-        rows, entries, most = rows + high - below, entries + count, max(most, count)
-        lows.append(below)
-        highs.append(high)
-    row_js = max(highs) - min(lows) if lows else 0
+        spans = [(-((r - begin) // s), -((r - begin - out) // s)) for r in residues]  # the j of each phase
+        spans = [span for span in spans if span[0] < span[1]]
+        if spans:
+            low, high = min(spans)[0], max([end for _, end in spans])
+            reached = min(len(offsets), inputs)
+            taps, entries = max(taps, reached), entries + min(2 * len(offsets) + 1, high - low) * (reached + len(residues))
+            read = sum([max(0, min(high, off + size) - max(low, off)) for off in offsets])
+            _add(kinds, len(residues), high - low, read)  # products are computed for all phases, even for those not shown
+    if holes:
+        _add(kinds, holes, row_js, 0)
     found = tuple((count, n, read) for count, (n, read) in kinds.items())
-    return Reach(found, rows, taps, most, max(1, len(groups)), row_js, entries)
+    return Reach(found, sum([n for _, n, _ in found]), taps, max(kinds, default=1), max(1, len(groups)), row_js, entries)
 
 
 def of_problem(problem):
     """Return the Reach of all axes except the last."""
-    found = ONE_ROW
-    for ax in range(len(problem.kernel) - 1):
-        axis = of_axis(
-            problem.kernel[ax], problem.strides[ax], problem.dilations[ax], problem.in_sizes[ax], problem.begin[ax],
-            problem.out_sizes[ax],
-        )  # fmt: skip
-        if ax == 0:
-            found = axis
+    p, found = problem, ONE_ROW
+    for axis in zip(p.kernel[:-1], p.strides, p.dilations, p.in_sizes, p.begin, p.out_sizes, strict=False):
+        one, kinds = of_axis(*axis), {}
+        if found is ONE_ROW:
+            found = one
             continue
-        kinds = {}
-        for p, n, t in found.kinds:
-            for q, m, u in axis.kinds:
-                before = kinds.get(p * q, (0, 0))
-                kinds[p * q] = before[0] + n * m, before[1] + t * u
-        products = (a * b for a, b in zip(found[1:], axis[1:], strict=True))
-        found = Reach(tuple((p, n, t) for p, (n, t) in kinds.items()), *products)
+        for count, n, t in found.kinds:
+            for more, m, u in one.kinds:
+                _add(kinds, count * more, n * m, t * u)
+        products = (a * b for a, b in zip(found[1:], one[1:], strict=True))
+        found = Reach(tuple((count, n, t) for count, (n, t) in kinds.items()), *products)
     return found
+
+
+def _add(kinds, phases, rows, read):
+    """Add rows of a kind, which read so many input rows together."""
+    before = kinds.get(phases, (0, 0))
+    kinds[phases] = before[0] + rows, before[1] + read
 
 
 def most_terms(problem):
     """Return the most terms of an output."""
     terms = 1
     for k, s, d, size in zip(problem.kernel, problem.strides, problem.dilations, problem.in_sizes, strict=True):
-        common = math.gcd(s, d)
-        terms *= min(-(-k // (s // common)), -(-size // (d // common)))
+        terms *= min(phases.most_taps(k, s, d), -(-size * math.gcd(s, d) // d))
     return terms

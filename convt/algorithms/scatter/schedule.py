@@ -8,10 +8,10 @@ import math
 from typing import NamedTuple
 
 from ... import _core
-from ..._base.problem import ITEMSIZE, Problem
-from ..._run import execution
+from ..._base.problem import Problem
+from ..._run.execution import Execution, decide
 from ..._run.workspace import Workspace, book
-from .. import common, stages
+from .. import common, phases, stages
 from . import cost, reach
 from .loops import PANELS
 
@@ -47,7 +47,8 @@ class Schedule(NamedTuple):
     # ("across", slab): vectors run over pixels. Rows of weights have a depth of ``slab`` (see `slab_of`).
     # ("gathered", slab): vectors run over pixels, columns are (tap of all axes, out-channel), and outputs gather their terms.
     form: tuple
-    block: int  # number of j along the last axis that a task computes of a row
+    js: tuple  # (first, end) of the j of a row along the last axis
+    block: int  # number of j that a task computes of a row
     blocks: int  # number of parts with this many j in a row
     tasks: int  # tasks of the rows of an image; of all images if rows are joined or images are gathered
     joined: bool  # rows that are consecutive in the input, across images too, are multiplied as one
@@ -55,12 +56,15 @@ class Schedule(NamedTuple):
     in_place: bool  # with chunks of one tap: the GEMM reads pixels in place, without packing
     depth: int  # the most depth of a chunk
     pixels: int  # the most pixels of one GEMM
-    panels: int  # panels of pixels that are packed and multiplied at a time, if packed pixels are not kept
     slots: int  # number of input rows that a task keeps packed
-    slot_bytes: int  # bytes of a slot, which holds one packed input row
-    prefetch: bool  # L2 does not hold the input, so that tiles prefetch the input of the next row
-    workspace: Workspace  # "zeros" (a row of -0.0), "kept" (which row each slot holds), "packed" (the slots), "products"
-    execution: execution.Execution
+    # memory, see `_with_memory`
+    lda: int = 0  # elements between packed pixels
+    ld: int = 0  # elements between columns of products for vectors over pixels
+    panels: int = 0  # panels of pixels that are packed and multiplied at a time, if packed pixels are not kept
+    slot_bytes: int = 0  # bytes of a slot, which holds one packed input row
+    prefetch: bool = False  # L2 does not hold the input, so that tiles prefetch the input of the next row
+    workspace: Workspace | None = None  # "zeros" (a row of -0.0), "kept" (which row each slot holds), "packed", "products"
+    execution: Execution | None = None
 
 
 def schedule(problem, here, unit, threads, finite):
@@ -88,7 +92,7 @@ def schedule(problem, here, unit, threads, finite):
     if threads != stages.SHARED:
         found = _schedule_layout(found.form[0], problem, here, info, rows, threads)
     weights = problem.groups * math.prod(problem.kernel) * info.filled(problem.ci) * problem.co * info.e_size
-    return found._replace(execution=execution.decide(problem, here, info, False, best, weights, False))
+    return found._replace(execution=decide(problem, here, info, False, best, weights, False))
 
 
 def _layouts(problem, info):
@@ -113,7 +117,7 @@ def _schedule_layout(layout, problem, here, info, rows, threads):
         return _schedule_gathered(problem, here, info, threads)
     ci, width, kernel = problem.ci, problem.in_sizes[-1], problem.kernel[-1]
     j0, j1 = shown_js(problem)
-    js, halo = j1 - j0, terms(problem) - 1
+    js, halo = j1 - j0, phases.most_taps(kernel, problem.strides[-1], 1) - 1
     slab = slab_of(ci) if layout == ACROSS else 0
     # With depth chunks of one tap, pixels are packed once for all rows that read them, or read in place.
     chunks_by_tap = rows.taps == 1 or (ci >= _LEAST_DEPTH and rows.taps * ci * info.e_size <= _KEPT_BYTES // 16)
@@ -139,17 +143,18 @@ def _schedule_layout(layout, problem, here, info, rows, threads):
         tasks = max(1, rows.rows)
     tap_depth = info.filled(ci)
     chunks_of_tap, depth = 0, min(rows.taps * tap_depth, slab or _core.KC)
-    # With ACROSS, pixels that only one output row reads are packed one panel (or a few, see `_make_schedule`) at a time, to
+    # With ACROSS, pixels that only one output row reads are packed one panel (or a few, see `_with_memory`) at a time, to
     # stay in L1.
     packs_by_panel = slab and rows.taps == 1
     if chunks_by_tap and not joined and ci and not packs_by_panel:
         chunks_of_tap = -(-tap_depth // _core.KC)
         depth = info.filled(-(-tap_depth // chunks_of_tap))
     in_place = chunks_of_tap > 0 and not slab and not info.matrix and info.s_size == info.e_size and ci % info.kstep == 0
-    return _make_schedule(
-        problem, here, info, threads, (layout, slab), block=block, blocks=blocks, tasks=tasks, joined=joined,
-        chunks_of_tap=chunks_of_tap, in_place=in_place, depth=depth, pixels=pixels, slots=rows.taps, columns=columns,
-    )  # fmt: skip
+    slots = 0 if in_place else rows.taps if chunks_of_tap else 1
+    return _with_memory(here, info, columns, Schedule(
+        problem, info.name, threads, (layout, slab), (j0, j1), block, blocks, tasks, joined, chunks_of_tap, in_place, depth,
+        pixels, slots,
+    ))  # fmt: skip
 
 
 def _schedule_gathered(problem, here, info, threads):
@@ -159,55 +164,34 @@ def _schedule_gathered(problem, here, info, threads):
     while tasks < problem.batch and _gathered_bytes(problem, -(-problem.batch // tasks), info) > _PRODUCT_BYTES:
         tasks += threads
     tasks = min(tasks, problem.batch)
-    return _make_schedule(
-        problem, here, info, threads, (GATHERED, slab_of(problem.ci)), block=1, blocks=1, tasks=tasks,
-        joined=True, chunks_of_tap=0, in_place=False, depth=problem.ci, pixels=-(-problem.batch // tasks) * pixels, slots=1,
-        columns=math.prod(problem.kernel) * problem.co + 1,  # plus a dummy column of -0.0
-    )  # fmt: skip
+    columns = math.prod(problem.kernel) * problem.co + 1  # with a dummy column of -0.0
+    return _with_memory(here, info, columns, Schedule(
+        problem, info.name, threads, (GATHERED, slab_of(problem.ci)), shown_js(problem), 1, 1, tasks, True, 0, False,
+        problem.ci, -(-problem.batch // tasks) * pixels, 1,
+    ))  # fmt: skip
 
 
-def _make_schedule(
-    problem, here, info, threads, form, block, blocks, tasks, joined, chunks_of_tap, in_place, depth, pixels, slots, columns
-):
-    """Return the Schedule of these decisions, with its workspace."""
+def _with_memory(here, info, columns, schedule):
+    """Return a Schedule with the layout of its packed pixels and products in the workspace."""
+    s, problem, nr = schedule, schedule.problem, info.nr
     # A panel has few cache lines of each plane, so that PANELS panels of planes are packed at a time.
-    nr, wide, panels = info.nr, -(-pixels // info.nr) * info.nr, PANELS if problem.planar else 1
-    if form[0] == COLUMNS:
-        packed = (pixels + info.grain) * row_elements(depth, info)
-        products = pixels * (-(-columns // nr) * nr + 16)
+    wide, panels = -(-s.pixels // nr) * nr, PANELS if problem.planar else 1
+    # A column has a vector of padding on both sides, and a cache line that puts columns into different sets of L1.
+    lda, ld = info.lda, wide + 2 * info.vl + 16
+    if s.form[0] == COLUMNS:
+        if info.matrix:  # an odd number of steps of depth, just enough
+            lda = (s.depth // info.kstep | 1) * info.kstep
+        packed, products = (s.pixels + info.grain) * lda, s.pixels * (-(-columns // nr) * nr + 16)
     else:
-        packed = (wide if chunks_of_tap else min(wide, panels * nr)) * depth
-        products = columns * column_elements(pixels, info)
-    slots = 0 if in_place else slots if chunks_of_tap else 1
-    slot_bytes = -(-packed * info.e_size // 64) * 64 * max(1, chunks_of_tap)
-    item = ITEMSIZE[problem.dtype]
-    return Schedule(
-        problem, info.name, threads, form, block, blocks, tasks, joined, chunks_of_tap, in_place, depth, pixels, panels, slots,
-        slot_bytes, problem.batch * math.prod(problem.in_sizes) * problem.ci * item > here.limits.far,
-        book(zeros=nr * info.t_size, kept=slots * _PACKED_ROW, packed=slots * slot_bytes, products=products * info.t_size),
-        _UNDECIDED,
+        packed, products = (wide if s.chunks_of_tap else min(wide, panels * nr)) * s.depth, columns * ld
+    slot_bytes = -(-packed * info.e_size // 64) * 64 * max(1, s.chunks_of_tap)
+    return s._replace(
+        lda=lda, ld=ld, panels=panels, slot_bytes=slot_bytes,
+        prefetch=problem.batch * math.prod(problem.in_sizes) * problem.ci * info.s_size > here.limits.far,
+        workspace=book(
+            zeros=nr * info.t_size, kept=s.slots * _PACKED_ROW, packed=s.slots * slot_bytes, products=products * info.t_size
+        ),
     )  # fmt: skip
-
-
-_UNDECIDED = execution.Execution(False, False, False, False, 0)
-
-
-def row_elements(depth, info):
-    """Return the elements between packed pixels; on AMX an odd number of steps of depth, just enough for ``depth``."""
-    return (depth // info.kstep | 1) * info.kstep if info.matrix else info.lda
-
-
-def column_elements(pixels, info):
-    """Return the elements between columns of products for vectors over pixels.
-
-    A column has a vector of padding on both sides, and a cache line that puts columns into different sets of L1.
-    """
-    return -(-pixels // info.nr) * info.nr + 2 * info.vl + 16
-
-
-def terms(problem):
-    """Return the most products along the last axis that an output sums."""
-    return -(-problem.kernel[-1] // problem.strides[-1])
 
 
 def shown_js(problem):
