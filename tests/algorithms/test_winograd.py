@@ -188,7 +188,7 @@ def test_every_cut_covers_every_tile_once(matrix):
     ):
         problem = Problem("float32", 1, 1, channels, columns, (rows,), (2,), (1,), (1,), (0,), (rows,))
         axis = transforms.AxisTransform(3, False, rows, points, outputs, windows, 1.0, 1.0, 1, 1.0, points * windows)
-        work = cost.Work(cost.Terms(problem, unit, here), [axis])
+        work = cost.Work(cost.WorkTerms(problem, unit, here), [axis])
         cuts, chunks = cost.cuts(work, 1, threads), work.chunks
         assert 1 <= len(cuts) <= 16
         panels = -(-columns // unit.nr)

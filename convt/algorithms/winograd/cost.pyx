@@ -70,7 +70,7 @@ def prices_of(unit, here):
     return here.profile["matrix_winograd" if unit.matrix else "winograd"]
 
 
-cdef class Terms:
+cdef class WorkTerms:
     """The values that all classes of a problem share: sizes, costs and caches."""
 
     cdef readonly object unit
@@ -113,7 +113,7 @@ cdef class Work:
     ``transforms`` has the AxisTransform of each axis. ``share`` is the fraction of points times columns that is multiplied.
     """
 
-    cdef Terms terms
+    cdef WorkTerms terms
     cdef readonly int64_t rows  # tiles of all images
     cdef readonly int64_t points, outputs  # of a tile
     cdef readonly int64_t windows  # tap windows
@@ -125,7 +125,7 @@ cdef class Work:
     cdef double share, pieces, weight_bytes
     cdef list axis_shares  # for each transformed axis: (fraction of its points that is multiplied, tiles along it)
 
-    def __init__(self, Terms terms, transforms, double share=1.0):
+    def __init__(self, WorkTerms terms, transforms, double share=1.0):
         cdef int64_t tiles, points, outputs, windows, phases = 1, adjacent, nr = terms.tile.nr, vl = terms.tile.vl
         cdef double part, inner, inside = 1.0
         self.terms, self.share, self.axis_shares, self.point_share = terms, share, [], 1.0
@@ -157,7 +157,7 @@ cdef class Work:
 
     cdef void count(self, int64_t block, int64_t panel_block, int64_t span, bint point_major, double *values) except *:
         """Fill ``values`` with the counts of a task of so many tiles and panels: its GEMMs, weights and transforms."""
-        cdef Terms t = self.terms
+        cdef WorkTerms t = self.terms
         cdef int64_t nr = t.tile.nr, vl = t.tile.vl, kstep = t.tile.kstep, columns = min(self.columns, panel_block * nr), n = 0
         cdef int64_t padded = ceil_quotient(self.columns, vl) * vl, vectors = ceil_quotient(t.ci, max(vl, kstep)), tiles
         cdef double multiplied = self.share * self.points, part, bytes, fetched, reread = 0.0, rows, sums, weights, reads
@@ -253,7 +253,7 @@ cdef class Work:
         They are (elements between transformed rows, bytes between rows of points, elements between sums of points). Rows are in
         different sets of the caches, and so are points.
         """
-        cdef Terms t = self.terms
+        cdef WorkTerms t = self.terms
         cdef int64_t lda = odd_line_stride(self.step, t.unit)
         cdef int64_t rows = ceil_quotient(block, t.tile.grain) * t.tile.grain * lda * t.e_size + t.tile.vl * t.t_size
         return lda, spread_over_sets(rows), spread_over_sets(block * t.tile.nr * t.t_size) // t.t_size
@@ -261,7 +261,7 @@ cdef class Work:
 
 def cuts(Work work, int64_t count, int64_t threads):
     """Return the Cuts of a class to compare. ``count`` is the number of classes times channel groups."""
-    cdef Terms t = work.terms
+    cdef WorkTerms t = work.terms
     cdef int64_t nr = t.tile.nr, grain = t.tile.grain, high = t.tile.most, near, most, room, height, near_height, each, n, span
     cdef int64_t depth, block, blocks, row
     cdef dict found = {}

@@ -163,7 +163,7 @@ def choose(problem, here, unit, kinds):
         if chosen is None:
             return None
         merges, schemes = (chosen.merge,), _schemes(chosen) if large else None
-    terms, best = (cost.Terms(problem, info, here), Terms(problem, info, here)), None
+    terms, best = (cost.WorkTerms(problem, info, here), Terms(problem, info, here)), None
     for merge in merges:
         axes = [
             axis_transforms(*axis, kinds, info.matrix)
