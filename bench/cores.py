@@ -87,7 +87,7 @@ def _direct_classes(tables: list, groups: int) -> list[np.ndarray]:
     ]
 
 
-def _direct(name, problem, packing, ins, outs, how, tables, order) -> np.ndarray:
+def _direct(problem, packing, ins, outs, how, tables, order) -> np.ndarray:
     return np.concatenate(_direct_classes(tables, problem.groups) or [np.zeros(0)])
 
 
@@ -100,7 +100,7 @@ def _winograd(schedule, packing, ins, outs, how, plain, classes, order) -> np.nd
     return np.concatenate(found)
 
 
-def _turned(name, problem, packing, ins, outs, tables, schedule) -> np.ndarray:
+def _turned(problem, packing, ins, outs, tables, schedule) -> np.ndarray:
     found = []
     for c in (each.decided for each in tables):
         ends = np.arange(c.tiles + 1)
@@ -147,7 +147,7 @@ def _rows(schedule, packing, ins, outs, how) -> np.ndarray:
     return _product(np.ones(problem.groups), each, _block_sizes(schedule.js, schedule.block))
 
 
-def _scatter(plan, name, schedule, *_) -> np.ndarray:
+def _scatter(plan, schedule, *_) -> np.ndarray:
     """Return the work of tasks: groups fastest, then parts of a row, rows, images. The plan has the taps of each task."""
     problem = schedule.problem
     if schedule.form[0] == "gathered":

@@ -80,7 +80,8 @@ cdef class PackedFilter:
 
 
 cdef class NativePlan:
-    cdef readonly str algorithm, isa, backend, tile
+    cdef public str algorithm  # set by the registry (convt.algorithms)
+    cdef readonly str isa, backend, tile
     cdef const convt_kernels *k
     cdef convt_act act, none
     cdef readonly Py_ssize_t tasks
@@ -97,7 +98,7 @@ cdef class NativePlan:
     cdef Deal deal
     cdef Py_ssize_t run_count  # number of runs so far, of a plan that alternates
 
-    cdef open_plan(self, str algorithm, problem, const convt_kernels *k, in_strides, out_strides, execution)
+    cdef open_plan(self, problem, const convt_kernels *k, in_strides, out_strides, execution)
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil
     cdef void run_tasks(self, Py_ssize_t thread, Call *call, char *ws) noexcept nogil
     cdef void run_all(self, const Call *call, char *ws) noexcept nogil

@@ -437,9 +437,9 @@ cdef class NativePlan:
     def __cinit__(self, *args, **kwargs):
         self.backend = "native"
 
-    cdef open_plan(self, str algorithm, problem, const convt_kernels *k, in_strides, out_strides, execution):
+    cdef open_plan(self, problem, const convt_kernels *k, in_strides, out_strides, execution):
         """Initialise the plan. ``execution`` is an `execution.Execution`: decisions on threads, stores and holes."""
-        self.algorithm, self.k, self.isa = algorithm, k, isa()
+        self.k, self.isa = k, isa()
         self.tile = f"{k.mr[k.nr // k.vl]}x{k.nr}"
         self.act = act_of(problem.activation)
         self.nd = problem.rank

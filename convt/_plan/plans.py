@@ -6,7 +6,7 @@ from .._base import activation
 from .._base.problem import ITEMSIZE, NUMPY_DTYPE
 from .._model import machine
 from .._run import config
-from ..algorithms import ALGORITHMS, MAKERS, clear_schedules, onednn
+from ..algorithms import ALGORITHMS, MAKERS, caches, onednn
 from ..algorithms.reorder import ReorderRecipe, empty_reordered, memory_order, pays
 from . import keep, strides
 from .repeat import Bound, Form
@@ -17,7 +17,7 @@ _FORMS = 64  # number of forms above which those without packed weights are drop
 def clear():
     """Remove all plans and cached choices of algorithms. Packed weights stay."""
     keep.clear()
-    clear_schedules()
+    caches.clear()
 
 
 class Plans:

@@ -195,7 +195,6 @@ output block (`rows`)
     Outputs (channel, phase) that a micro-kernel computes at a time.
 """
 
-import functools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -211,7 +210,6 @@ from . import (
     direct,
     onednn,
     order,
-    phases,
     planes,
     reference,
     rows,
@@ -221,7 +219,7 @@ from . import (
     unpacked,
     winograd,
 )  # fmt: skip
-from .planes import blocks
+from .caches import remembered
 from .reorder import IN_ROWS
 
 
@@ -267,6 +265,13 @@ def _direct(*call):
     return ALGORITHMS["direct"].make(*call)
 
 
+def _named(make, *call):
+    """Return ``(plan, key of its weights)`` of a `make`, and set the plan's algorithm, which may be the fallback."""
+    plan, key = make(*call)
+    plan.algorithm = key[0]
+    return plan, key
+
+
 def _on(unit, algorithm, these):
     """Return an algorithm on a unit. `direct` computes the calls that it does not accept.
 
@@ -277,12 +282,13 @@ def _on(unit, algorithm, these):
     precision = max(here.precision, these.precision, key=PRECISIONS.index)
     more = {"name": name, "unit": unit, "fallback": _direct}
     if these.widens is None:
-        return Algorithm(these, partial(stages.make, these, **more), unit, limit, precision, here.exact)
+        make = partial(_named, partial(stages.make, these, **more))
+        return Algorithm(these, make, unit, limit, precision, here.exact)
     if name == "direct":
         blocks = order.DIRECT
     else:
         blocks = planes.by_blocks(these, these.widens if here.precision == "highest" else stages.never)
-    make = partial(planes.bind.make, blocks, permits=these.permits, **more)
+    make = partial(_named, partial(planes.bind.make, blocks, permits=these.permits, **more))
     return Algorithm(blocks, make, unit, limit, precision, here.exact)
 
 
@@ -333,7 +339,7 @@ def fastest(problem, here, filter_order=None):
     return name if math.isfinite(ALGORITHMS[name].least(problem)) else _fastest(problem, here, filter_order)
 
 
-@functools.lru_cache(maxsize=1024)
+@remembered(1024)
 def _fastest(problem, here, filter_order):
     """Return the name of the cheapest algorithm. The cost of a one-shot call includes packing its weights."""
     best, chosen = math.inf, None
@@ -354,16 +360,6 @@ def _by_lower_bound(problem, unpacked):
     """Return sorted pairs (lower bound of the cycles, name) of the algorithms that "auto" may take."""
     may = lambda each: each.permitted(problem) and (unpacked or not each.stages.unpacked)  # noqa: E731
     return sorted((each.least(problem), name) for name, each in ALGORITHMS.items() if may(each))
-
-
-def clear_schedules():
-    """Clear the caches of schedules and choices."""
-    for decided in (
-        _fastest, direct.schedule.choose, direct.cost.memory_cycles, winograd.schedule.choose, blocks.blocks,
-        planes.schedule.chosen_blocks, planes.schedule.cheaper_on_planes, order.order_of, phases.axis, phases.kinds,
-        stages.cached_schedule, common.tap_pair_count, depthwise.kinds.kind_of_operator,
-    ):  # fmt: skip
-        decided.cache_clear()
 
 
 # Backends have the same interface, without comparable costs.

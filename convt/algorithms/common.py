@@ -1,6 +1,5 @@
 """Functions that algorithms share: axes as phases and runs, counts of the cost model, tables of taps."""
 
-import functools
 import heapq
 import itertools
 import math
@@ -11,6 +10,7 @@ from .._base.problem import ITEMSIZE
 from .._model import machine
 from .._run import execution, memory
 from . import phases as _phases
+from .caches import remembered
 from .tiles import tile_counts  # noqa: F401
 
 MAX_PARTIAL = 1 << 20  # bytes of partial sums that a task may keep between depth chunks
@@ -43,7 +43,7 @@ def taps_of_outputs(problem, ax):
     return found
 
 
-@functools.lru_cache(maxsize=1024)
+@remembered(1024)
 def tap_pair_count(k, s, d, size, begin, out):
     """Return the number of pairs of an input and a tap whose position is in the window, along an axis."""
     if k > MANY_CLASSES:  # too many to count one by one

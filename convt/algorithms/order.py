@@ -5,12 +5,12 @@ cost model ends runs according to the sizes of the problem. `order_of` returns t
 of a part of it. A Problem with an Order is computed in that order.
 """
 
-import functools
 import itertools
 import math
 from typing import NamedTuple
 
 from . import common, direct
+from .caches import remembered
 from .direct.bind import depth_chunks
 from .planes import by_blocks
 from .planes.blocks import Schedule
@@ -45,7 +45,7 @@ class Order(NamedTuple):
         return self.depths[at]
 
 
-@functools.lru_cache(maxsize=64)
+@remembered(64)
 def order_of(problem, finite, here):
     """Return the Order of a whole problem on contiguous data. ``finite`` says whether the filter is finite."""
     found = cached_schedule(DIRECT, problem._replace(planar=_has_separate_channels(problem)), here, "vectors", SHARED, finite)

@@ -12,11 +12,12 @@ because weights are packed before sizes are known:
 """
 
 import bisect
-import functools
 import itertools
 import math
 import operator
 from typing import NamedTuple
+
+from .caches import remembered
 
 NESTED = 2  # a way to merge beside False and True: all phases, also those that read only some of the others' inputs
 # From this stride on a window shows a phase once or twice, and offsets to its next position overflow 32 bits.
@@ -65,7 +66,7 @@ class AxisClass(NamedTuple):
         )
 
 
-@functools.lru_cache(maxsize=256)
+@remembered(256)
 def axis(k, s, d, merge, size, begin, out, split):
     """Return ``(phase groups, runs)`` of an axis. Results are cached, because axes are often alike."""
     groups = phase_groups(k, s, d, merge)
@@ -87,7 +88,7 @@ class Kind(NamedTuple):
     group: int  # phase group of the first run of this kind
 
 
-@functools.lru_cache(maxsize=512)
+@remembered(512)
 def kinds(k, s, d, merge, size, begin, out, split):
     """Return the kinds of the runs of `axis` that have taps, a tuple of (Kind, numbers of its runs).
 
@@ -107,7 +108,7 @@ def has_hole(k, s, d, begin, out):
     return hole_count(k, s, d, begin, out) > 0
 
 
-@functools.lru_cache(maxsize=256)
+@remembered(256)
 def hole_count(k, s, d, begin, out):
     """Return the number of phases that the window shows and that no tap reaches."""
     with_taps = {d * t % s for t in range(min(k, s))}
@@ -132,7 +133,7 @@ def _kind(groups, run, size):
                 consecutive, reached, run.group)  # fmt: skip
 
 
-@functools.lru_cache(maxsize=256)
+@remembered(256)
 def phase_groups(k, s, d, merge):
     """Return the phases that have taps, as a tuple of PhaseGroup.
 

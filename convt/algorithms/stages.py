@@ -15,13 +15,13 @@ on a machine. You can print it, compare it, and bind it again. It has at least t
 * ``form``: a hashable value that names the layout of the packed weights. One packed filter serves every schedule of its form.
 """
 
-import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 from .._model import machine
 from . import common
+from .caches import remembered
 
 # The most bytes of packed weights in one form, in multiples of the filter: MOST_FORM for filters of more than LARGE_FILTER
 # bytes, MOST_SMALL_FORM for others. Nested phases of a 3x3 filter with stride 2 take 7.1 times its bytes.
@@ -94,7 +94,7 @@ def resized(problem, batch, sizes):
     return problem._replace(batch=batch, in_sizes=tuple(sizes), out_sizes=outs)
 
 
-@functools.lru_cache(maxsize=512)
+@remembered(512)
 def cached_schedule(stages, problem, here, unit="vectors", threads=SHARED, finite=True):
     """Return the schedule of a problem from a cache."""
     return stages.schedule(problem, here, unit, threads, finite)

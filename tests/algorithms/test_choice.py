@@ -10,7 +10,7 @@ from convt._base.problem import Problem
 from convt._model import machine
 from convt._model.unit import UNITS
 from convt._plan import choose, plans
-from convt.algorithms import ALGORITHMS, BASIC, clear_schedules, depthwise, on_unit
+from convt.algorithms import ALGORITHMS, BASIC, caches, depthwise, on_unit
 from convt.algorithms.direct import schedule as direct
 
 PROBLEMS = {  # shape of the data, kernel, out-channels, groups, stride: problems of few tasks and many, one of each algorithm
@@ -34,7 +34,7 @@ def test_the_choice_does_not_depend_on_the_number_of_threads(name, isa):
     problem = op._attributes.problem(shape)
     found = []
     for threads in (1, 2, 7):
-        clear_schedules()
+        caches.clear()
         with convt.num_threads(threads), using_isa(isa):
             found.append(choose.permitted(problem, "auto"))
     assert found[0] == found[1] == found[2]

@@ -13,7 +13,7 @@ import convt
 from convt._base.problem import Problem
 from convt._model import machine
 from convt._run.memory import kept_bytes
-from convt.algorithms import clear_schedules, common
+from convt.algorithms import caches, common
 from convt.algorithms.direct import cost, schedule
 
 VIEWS = {
@@ -215,10 +215,10 @@ def test_windows_that_cut_phases(co, split, merge, dtype, isa, monkeypatch):
     bias = rng.integers(-2, 3, co).astype(kind)
     for begin, end, activation in (((15, 3), (17, 6), "none"), ((2, 5), (1, 24), "relu"), ((31, 0), (5, 13), ("clip", -9, 9))):
         keywords = {"strides": 4, "pads_begin": begin, "pads_end": end, "activation": activation}
-        clear_schedules()
+        caches.clear()
         with using_isa(isa):
             got = convt.conv_transpose(data, filter, bias, algorithm="direct", **keywords)
-        clear_schedules()
+        caches.clear()
         wanted = convt.conv_transpose(data, filter, bias, backend="reference", **keywords)
         np.testing.assert_array_equal(got.astype(np.float64), wanted.astype(np.float64))
 
@@ -321,7 +321,7 @@ def test_schedules_are_values(name, isa):
         for unit in ("vectors", "amx") if isa == "avx512_amx" else ("vectors",):
             for threads in (1, 2, 16):
                 found = schedule.schedule(problem, here, unit, threads)
-                clear_schedules()
+                caches.clear()
                 assert found == schedule.schedule(problem, here, unit, threads) and hash(found) == hash(found)
                 assert repr(found).startswith("Schedule(problem=Problem(")
                 rows = sum(c.count * c.rows * c.columns for c in found.classes)

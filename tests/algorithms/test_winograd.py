@@ -14,7 +14,7 @@ import convt
 from convt import _core
 from convt._base.problem import Problem
 from convt._model import machine
-from convt.algorithms import clear_schedules, common
+from convt.algorithms import caches, common
 from convt.algorithms import phases as _phases
 from convt.algorithms.winograd import bind, cost, schedule, transforms
 
@@ -214,14 +214,14 @@ def test_phases_that_have_not_all_taps(isa, dtype, sizes, kernel, strides, ci, c
     monkeypatch.setattr(schedule, "MOST_FORM", 27)
     monkeypatch.setattr(schedule, "MOST_SMALL_FORM", 27)
     with using_isa(isa):
-        clear_schedules()
+        caches.clear()
         want = convt.conv_transpose(data, filter, bias, algorithm="direct", **keywords)
         for view in (filter, np.asfortranarray(filter)):
             op = convt.ConvTranspose(view, bias, algorithm="winograd", **keywords)
             got = op(data)
             assert op.plan(data.shape).algorithm == "winograd"
             np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
-        clear_schedules()
+        caches.clear()
 
 
 def needed(c, transform):
@@ -275,12 +275,12 @@ def test_tiles_that_windows_cut_agree_with_direct(isa, batch, sizes, kernel, str
     with using_isa(isa):
         for pads in ((0, 0), (1, 1), (2, 1)):
             keywords = {"strides": strides, "pads_begin": pads[0], "pads_end": pads[1]}
-            clear_schedules()
+            caches.clear()
             op = convt.ConvTranspose(filter, bias, algorithm="winograd", **keywords)
             got, want = op(data), convt.conv_transpose(data, filter, bias, algorithm="direct", **keywords)
             assert op.plan(data.shape).algorithm == "winograd"
             np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
-        clear_schedules()
+        caches.clear()
     assert any(c.sorted for schedule in plans for c in schedule.classes)
 
 
@@ -420,11 +420,11 @@ def test_points_of_all_panels_in_turn(panels, monkeypatch):
     data, filter, bias = arrays((1, 30, 21, 96), (4, 4), 70)
     unit = machine.current().info("float32", "amx")
     monkeypatch.setattr(cost, "cuts", functools.partial(in_panel_blocks, panels, True, unit=unit))
-    clear_schedules()
+    caches.clear()
     try:
         direct, found = errors(data, filter, bias, ("matrix_winograd",), strides=2, pads_end=1)
     finally:
-        clear_schedules()
+        caches.clear()
     assert found <= 2 * direct
 
 
@@ -477,7 +477,7 @@ def test_schedules_are_values(problem, there):
     with pretend(**there):
         here, found = machine.current(), []
         for threads in (1, 2, 2, 16):
-            clear_schedules()
+            caches.clear()
             found.append(schedule.schedule(problem, here, "vectors", threads))
         assert found[1] == found[2] and hash(found[1]) == hash(found[2]) and repr(found[1]) == repr(found[2])
         assert len({(each.form, each.cycles, each.weight_bytes) for each in found}) == 1

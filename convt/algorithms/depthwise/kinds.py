@@ -4,12 +4,12 @@ The choice depends on dtype, channels, kernel, strides and dilations, not on dat
 and the source of their inputs. schedule.py and cost.py read the `CellKind`; it also names the form of the packed weights.
 """
 
-import functools
 import math
 from typing import NamedTuple
 
 from ... import _core
 from .. import phases
+from ..caches import remembered
 
 LIMIT = "channel groups of at most 16 in-channels (64 if their out-channels fill vectors), or few out-channels"
 LEAST_FILL = 0.6  # the least fraction of the lanes of a vector that out-channels fill
@@ -41,7 +41,7 @@ def kind_of(problem, here):
     return kind_of_operator(problem.dtype, groups, ci, co, problem.kernel, problem.strides, problem.dilations, here)
 
 
-@functools.lru_cache(maxsize=256)
+@remembered(256)
 def kind_of_operator(dtype, groups, ci, co, kernel, strides, dilations, here):
     """Return the `CellKind` of an operator, or None if depthwise does not accept it."""
     info = here.info(dtype)

@@ -138,7 +138,7 @@ cdef class DepthwisePlan(RowPlan):
 
     def __init__(self, schedule, LaneRecipe recipe, in_strides, out_strides):
         problem = schedule.problem
-        self.open_plan("depthwise", problem, recipe.k, in_strides, out_strides, schedule.execution)
+        self.open_plan(problem, recipe.k, in_strides, out_strides, schedule.execution)
         self.open_rows(problem)
         self.recipe, self.equal_tasks, self.keep, self.row_taps = recipe, True, [], schedule.task.row_taps
         cdef Depthwise *s = &self.loops

@@ -5,7 +5,6 @@ from ..._model.unit import UNITS
 from ..stages import Stages, never
 from . import bind, cost, schedule
 
-NAMES = bind.NAMES
 STAGES = Stages(
     schedule.schedule, cost.cost, cost.packing, bind.recipe, bind.bind, cost.least,
     does="one GEMM per phase", units=tuple(UNITS), widens=never,

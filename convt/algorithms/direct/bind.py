@@ -18,7 +18,6 @@ from .loops import DirectPlan
 from .tables import columns
 
 # The name of the algorithm on each unit.
-NAMES = {"vectors": "direct", "amx": "matrix", "amx_two": "matrix_high", "amx_one": "matrix_medium", "dots": "dots"}
 
 
 class Tiles(NamedTuple):
@@ -47,7 +46,7 @@ def bind(schedule, in_strides, out_strides, recipe):
     how = s.execution.for_strides(out_strides)
     stores = how.non_temporal if s.tile_stores else 0
     tiles = Tiles(s.panel_major, s.near_bytes, s.far_bytes, stores, s.packing_bytes, s.workspace)
-    return DirectPlan(NAMES[s.unit], problem, recipe, in_strides, out_strides, how, specs, tiles)
+    return DirectPlan(problem, recipe, in_strides, out_strides, how, specs, tiles)
 
 
 def pack_positions(problem, merge, groups, unit):

@@ -4,12 +4,12 @@ shapes.pyx computes the cycles of each class while it is scheduled. This module 
 end. convt/_model/costs.py defines the counts and costs.
 """
 
-import functools
 import math
 
 from ..._model.costs import overlapped
 from ..._run import execution
 from .. import common, phases
+from ..caches import remembered
 from ..stages import SHARED
 from .shapes import part
 
@@ -19,7 +19,7 @@ def non_temporal_threshold(problem, unit, here):
     return here.limits.amx_non_temporal - execution.data_bytes(problem) if unit.matrix else here.limits.direct_non_temporal
 
 
-@functools.lru_cache(maxsize=256)
+@remembered(256)
 def memory_cycles(problem, unit, here):
     """Return (cycles to stream data that L2 does not hold, cycles to fill outputs beforehand or to round them afterwards)."""
     threshold = non_temporal_threshold(problem, unit, here)

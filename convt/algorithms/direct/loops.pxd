@@ -26,5 +26,5 @@ cdef class DirectPlan(NativePlan):
     cdef int64_t max_block
     cdef DirectRegions at
 
-    cdef open_direct(self, str name, problem, PanelRecipe recipe, in_strides, out_strides, execution, classes, tiles)
+    cdef open_direct(self, problem, PanelRecipe recipe, in_strides, out_strides, execution, classes, tiles)
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil

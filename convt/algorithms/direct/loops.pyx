@@ -130,12 +130,12 @@ cdef struct Panels:
 cdef class DirectPlan(NativePlan):
     """A plan of `direct`, which runs the classes that direct/bind.py lists."""
 
-    def __init__(self, str name, problem, PanelRecipe recipe, in_strides, out_strides, execution, classes, tiles):
-        self.open_direct(name, problem, recipe, in_strides, out_strides, execution, classes, tiles)
+    def __init__(self, problem, PanelRecipe recipe, in_strides, out_strides, execution, classes, tiles):
+        self.open_direct(problem, recipe, in_strides, out_strides, execution, classes, tiles)
 
-    cdef open_direct(self, str name, problem, PanelRecipe recipe, in_strides, out_strides, execution, classes, tiles):
+    cdef open_direct(self, problem, PanelRecipe recipe, in_strides, out_strides, execution, classes, tiles):
         """Fill in the structures from ``classes`` and ``tiles``, the `ClassTables` and the `Tiles` of direct/bind.py."""
-        self.open_plan(name, problem, recipe.k, in_strides, out_strides, execution)
+        self.open_plan(problem, recipe.k, in_strides, out_strides, execution)
         self.recipe, self.packing_workspace = recipe, tiles.packing_workspace
         self.panel_major, self.near_bytes, self.far_bytes = tiles.panel_major, tiles.near_bytes, tiles.far_bytes
         self.tile_non_temporal = tiles.non_temporal

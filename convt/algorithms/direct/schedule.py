@@ -4,7 +4,6 @@
 `cut` divides classes into tasks. bind.py makes tables from the schedule, and cost.py computes its expected cycles.
 """
 
-import functools
 import itertools
 import math
 from typing import NamedTuple
@@ -13,6 +12,7 @@ from ... import _core
 from ..._model.costs import overlapped
 from ..._run import execution, workspace
 from .. import common, phases
+from ..caches import remembered
 from ..stages import SHARED, class_representative
 from . import cost
 from .loops import TILE_ROWS
@@ -128,7 +128,7 @@ def _weight_bytes(problem, unit, groups):
     return bytes
 
 
-@functools.lru_cache(maxsize=512)
+@remembered(512)
 def choose(problem, here, unit, finite):
     """Return the cheapest Way.
 

@@ -5,13 +5,13 @@ schedule.py, given the bytes that a block should have. All blocks of a problem h
 the input, and its outputs outside the window are not stored.
 """
 
-import functools
 import math
 from typing import Any, NamedTuple
 
 from ..._base.problem import ITEMSIZE, Problem
 from ..._run.workspace import Workspace
 from .. import phases
+from ..caches import remembered
 
 _LEAST_PIXELS = 256  # blocks of up to this many input pixels may have _MOST_BYTES times the bytes that a block should have
 _MOST_BYTES = 4
@@ -145,7 +145,7 @@ class _Search(NamedTuple):
         return best[1]
 
 
-@functools.lru_cache(maxsize=256)
+@remembered(256)
 def blocks(problem, here, most, wide=False):
     """Return the `Blocks` of a problem, of about ``most`` bytes of data and output each.
 

@@ -136,7 +136,7 @@ cdef class PlanesPlan(NativePlan):
 
     def __init__(self, schedule, NativePlan inner, in_strides, out_strides):
         problem, cut, space = schedule.problem, schedule.cut, schedule.workspace
-        self.algorithm, self.k, self.isa, self.tile = inner.algorithm, inner.k, inner.isa, inner.tile
+        self.k, self.isa, self.tile = inner.k, inner.isa, inner.tile
         self.inner, self.parallel_blocks, self.nd = inner, schedule.parallel_blocks, problem.rank
         self.has_holes, self.keep, self.brief = inner.has_holes, [], problem.flops < BRIEF
         images = (cut.images, 0, cut.images)

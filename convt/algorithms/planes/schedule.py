@@ -4,13 +4,13 @@
 with the stages of another algorithm. bind.py makes the plan.
 """
 
-import functools
 import math
 
 from ..._base.problem import ITEMSIZE
 from ..._run import execution
 from ..._run.workspace import book
 from .. import common
+from ..caches import remembered
 from ..stages import SHARED
 from . import cost
 from .blocks import Schedule, blocks
@@ -46,7 +46,7 @@ def _schedule(stages, wide, strided, problem, here, unit, threads, finite, plana
     return _schedule_in_blocks(stages, wide, strided, problem, here, unit, threads, finite)
 
 
-@functools.lru_cache(maxsize=256)
+@remembered(256)
 def cheaper_on_planes(stages, problem, here, unit, finite):
     """Check whether computing on planes directly is expected to be faster than computing in blocks."""
     on_planes, blocks = (
@@ -68,7 +68,7 @@ def _schedule_in_blocks(stages, wide, strided, problem, here, unit, threads, fin
     return _schedule_of_cut(stages, wide, problem, cut, here, unit, threads, finite)
 
 
-@functools.lru_cache(maxsize=256)
+@remembered(256)
 def chosen_blocks(stages, wide, problem, block, here, unit):
     """Return the `Blocks` of a problem: ordinary ones, or large ones, which read the weights less often, if they cost less."""
     small = blocks(block, here, here.limits.wide_block if wide else here.limits.planes_block, wide)
@@ -123,7 +123,7 @@ def cheaper_widened(stages):
     one (it has an ``order``) is not widened.
     """
 
-    @functools.lru_cache(maxsize=256)
+    @remembered(256)
     def widens(problem, here):
         """Check whether float32 blocks are expected to be faster than 16-bit loops."""
         if problem.order is not None:

@@ -161,7 +161,7 @@ cdef class RowsPlan(RowPlan):
 
     def __init__(self, schedule, RowsRecipe recipe, in_strides, out_strides, execution):
         problem, phases = schedule.problem, schedule.phases
-        self.open_plan("rows", problem, recipe.k, in_strides, out_strides, execution)
+        self.open_plan(problem, recipe.k, in_strides, out_strides, execution)
         self.open_rows(problem)
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1, n, d = problem.dilations[x]

@@ -5,13 +5,13 @@
 weights, ``()``.
 """
 
-import functools
 import math
 from typing import NamedTuple
 
 from ..._base.problem import ITEMSIZE, Problem
 from ..._run import execution, workspace
 from .. import common
+from ..caches import remembered
 from .cost import cost, interleaving
 from .loops import MOST_PHASES
 
@@ -67,7 +67,7 @@ def takes(problem):
     return math.prod(problem.kernel) * problem.co <= _MOST_TABLE and max(d, abs(problem.begin[-1])) < 2**31
 
 
-@functools.lru_cache(maxsize=256)
+@remembered(256)
 def phase_blocks(k, s, d, most):
     """Return the `Block`s of an out-channel. A block has at most ``most`` phases."""
     groups = {}

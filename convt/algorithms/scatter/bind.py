@@ -12,7 +12,7 @@ from ..._model import machine
 from .. import common, phases
 from .gathering import gathered_products
 from .loops import ScatterPlan
-from .schedule import GATHERED, NAMES
+from .schedule import GATHERED
 from .weights import ScatterRecipe
 
 
@@ -35,12 +35,12 @@ def recipe(attributes, filter, bias, form, unit="vectors"):
 
 def bind(schedule, in_strides, out_strides, recipe):
     """Return the plan of a schedule for data and output of these strides in bytes."""
-    problem, name, index = schedule.problem, NAMES[schedule.unit], None
+    problem, index = schedule.problem, None
     if schedule.form[0] == GATHERED:
         axes, index = [_ONE_RUN] * (problem.rank - 1), _gather_index(schedule)
     else:
-        axes = list(zip(*common.axes(problem, *[(True,) * (problem.rank - 1)] * 2), strict=True))
-    return ScatterPlan(name, schedule, axes, index, recipe, in_strides, out_strides, _dense(problem, in_strides))
+        axes = list(zip(*common.axes(problem, *[(True,) * problem.rank] * 2), strict=True))[:-1]
+    return ScatterPlan(schedule, axes, index, recipe, in_strides, out_strides, _dense(problem, in_strides))
 
 
 # An axis with GATHERED: one run, from which `compute_products` finds the first pixel.

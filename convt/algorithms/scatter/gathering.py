@@ -1,14 +1,14 @@
 """The table for the layout GATHERED: the products that each output of an image sums. bind.py passes it to the plan."""
 
-import functools
 import math
 
 import numpy as np
 
 from .. import common
+from ..caches import remembered
 
 
-@functools.lru_cache(maxsize=16)
+@remembered(16)
 def gathered_products(problem):
     """Return ``(columns, pixels)``, [output][term]: the product of each term of each output of an image.
 

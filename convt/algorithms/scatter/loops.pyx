@@ -183,14 +183,14 @@ cdef class ScatterPlan(NativePlan):
     cdef object gathers  # owner of `gather_index`
     cdef Scatter loops
 
-    def __init__(self, str name, schedule, axes, gathers, ScatterRecipe recipe, in_strides, out_strides, bint dense):
+    def __init__(self, schedule, axes, gathers, ScatterRecipe recipe, in_strides, out_strides, bint dense):
         """Make the tables of a schedule.
 
         ``axes`` has the result of phases.axis for each axis except the last. ``gathers`` is the `gather_index` of bind.py, or
         None. ``dense`` says whether pixels have one constant stride across all rows and images.
         """
         problem = schedule.problem
-        self.open_plan(name, problem, recipe.k, in_strides, out_strides, schedule.execution)
+        self.open_plan(problem, recipe.k, in_strides, out_strides, schedule.execution)
         self.recipe, self.equal_tasks, self.keep, self.gathers = recipe, True, [], gathers
         cdef Scatter *s = &self.loops
         cdef int64_t x = self.nd - 1, ax

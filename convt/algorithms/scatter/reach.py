@@ -3,11 +3,11 @@
 schedule.py and cost.py need only these counts. bind.py makes the tables, for a plan that runs.
 """
 
-import functools
 import math
 from typing import NamedTuple
 
 from .. import phases
+from ..caches import remembered
 
 
 class Reach(NamedTuple):
@@ -26,7 +26,7 @@ class Reach(NamedTuple):
 ONE_ROW = Reach(((1, 1, 1),), 1, 1, 1, 1, 1, 1)  # the Reach of a problem with one axis
 
 
-@functools.lru_cache(maxsize=512)
+@remembered(512)
 def of_axis(k, s, d, size, begin, out):
     """Return the Reach of one axis."""
     groups, inputs = phases.phase_groups(k, s, d, True), -(-size * math.gcd(s, d) // d)  # inputs that one phase may read

@@ -17,11 +17,6 @@ from .loops import PANELS
 
 LIMIT = "dilation 1 on the last axis, with a stride of at most twice the kernel"
 
-NAMES = {
-    "vectors": "scatter", "amx": "matrix_scatter", "amx_two": "matrix_high_scatter", "amx_one": "matrix_medium_scatter",
-    "dots": "dots_scatter",
-}  # fmt: skip
-
 COLUMNS, ACROSS, GATHERED = "columns", "across", "gathered"  # layouts of products: see `Schedule.form`
 
 _COLUMNS_PIXELS = 126, 160  # the most input pixels of a task with COLUMNS, on vectors (9 register tiles of 14) and on AMX

@@ -10,7 +10,7 @@ from ..._model import machine
 from .. import common
 from ..direct import tables
 from .loops import TurnedPlan, TurnedRecipe
-from .schedule import NAMES, Class, flattened, merges
+from .schedule import Class, flattened, merges
 
 
 class TurnedTables(NamedTuple):
@@ -51,7 +51,7 @@ def bind(schedule, in_strides, out_strides, recipe):
     for c in classes:
         runs = [axis[n] for axis, n in zip(axes, c.runs, strict=True)]
         found.append(_tables(problem, runs, groups, c, index[tuple([run.group for run in runs])], out_strides, info))
-    return TurnedPlan(NAMES[schedule.unit], problem, recipe, in_strides, out_strides, found, schedule)
+    return TurnedPlan(problem, recipe, in_strides, out_strides, found, schedule)
 
 
 def _flat_strides(problem, strides):

@@ -204,9 +204,9 @@ cdef class TurnedPlan(NativePlan):
     cdef const convt_kernels *packed_kernels  # kernels of the dtype of packed inputs on vectors (float32 or float64)
     cdef bint direct_store   # tiles store directly if a panel is one piece: one phase, contiguous pixels
 
-    def __init__(self, str name, problem, TurnedRecipe recipe, in_strides, out_strides, classes, schedule):
+    def __init__(self, problem, TurnedRecipe recipe, in_strides, out_strides, classes, schedule):
         """``classes`` are the `TurnedTables` that bind.py makes."""
-        self.open_plan(name, problem, recipe.k, in_strides, out_strides, schedule.execution)
+        self.open_plan(problem, recipe.k, in_strides, out_strides, schedule.execution)
         cdef const convt_kernels *k = self.k
         cdef TurnedClass *c
         cdef int64_t task = 0

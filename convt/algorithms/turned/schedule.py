@@ -16,9 +16,6 @@ from .. import common
 from ..phases import NESTED
 from .loops import MOST_PHASES, PACKED_LINES
 
-NAMES = {
-    "vectors": "turned", "amx": "matrix_turned", "amx_two": "matrix_high_turned", "amx_one": "matrix_medium_turned",
-}  # fmt: skip
 LIMIT = "NCX data with a tap in each phase of the last axis"
 _PANEL_BYTES = 400 << 10, 1000 << 10  # the most bytes of packed inputs of a task, on vectors and on AMX
 _MOST_PIXELS = 1024  # the most pixels of a task

@@ -9,7 +9,6 @@ import numpy as np
 from ..._base.problem import ITEMSIZE
 from ..scatter.gathering import gathered_products
 from .loops import UnpackedPlan, UnpackedRecipe
-from .schedule import NAME
 
 
 class UnpackedTables(NamedTuple):
@@ -39,7 +38,7 @@ def bind(schedule, in_strides, out_strides, recipe):
         out_rows=_offsets((problem.batch, *problem.out_sizes[:-1]), outs[:-1]),
         dense=out_strides[-1] != item and _dense(problem.out_sizes, outs[1:]),
     )
-    return UnpackedPlan(NAME, schedule, recipe, in_strides, out_strides, tables)
+    return UnpackedPlan(schedule, recipe, in_strides, out_strides, tables)
 
 
 def _offsets(sizes, strides):

@@ -12,7 +12,7 @@ _SHORT_ROWS = 2  # the cost of transposing a vector of few pixels, relative to w
 def cost(schedule, here):
     """Return the cycles of all threads together, including idle threads at the end."""
     problem, info = schedule.problem, here.info(schedule.problem.dtype, schedule.unit)
-    prices, vl = here.profile[schedules.NAME], info.vl
+    prices, vl = here.profile["unpacked"], info.vl
     pixels, taps = problem.batch * math.prod(problem.in_sizes), math.prod(problem.kernel)
     columns = schedule.channels * taps
     counts = common.tile_counts(pixels, columns, problem.ci, info, schedule.depth)
@@ -36,7 +36,7 @@ def least(problem, here, unit="vectors"):
     if not schedules.takes(problem, info):
         return math.inf
     products = problem.batch * problem.groups * math.prod((*problem.in_sizes, *problem.kernel, problem.ci, problem.co))
-    return products * here.profile[schedules.NAME]["tile_cycle"] / (info.vl * costs.FMA_PORTS)
+    return products * here.profile["unpacked"]["tile_cycle"] / (info.vl * costs.FMA_PORTS)
 
 
 def packing(schedule, here):

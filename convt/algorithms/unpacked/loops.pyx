@@ -95,10 +95,10 @@ cdef class UnpackedPlan(NativePlan):
     cdef int terms
     cdef UnpackedRegions at
 
-    def __init__(self, str name, schedule, UnpackedRecipe recipe, in_strides, out_strides, tables):
+    def __init__(self, schedule, UnpackedRecipe recipe, in_strides, out_strides, tables):
         """``tables`` are the `UnpackedTables` of bind.py."""
         problem = schedule.problem
-        self.open_plan(name, problem, recipe.k, in_strides, out_strides, schedule.execution)
+        self.open_plan(problem, recipe.k, in_strides, out_strides, schedule.execution)
         self.recipe, self.keep, self.dense = recipe, [], tables.dense
         self.channels, self.blocks, self.depth, self.ld = schedule.channels, schedule.blocks, schedule.depth, schedule.ld
         self.in_place = schedule.in_place

@@ -15,7 +15,6 @@ from . import cost
 from .loops import FEW_PIXELS
 
 LIMIT = "at most 256 input pixels of all images together, and a kernel of few taps"
-NAME = "unpacked"
 
 _PIXELS = 256  # the most pixels of all images
 _COLUMNS = 256  # columns of a task, about, so that rows of weights are long enough to be read at memory bandwidth

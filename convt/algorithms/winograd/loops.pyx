@@ -195,7 +195,7 @@ cdef class WinogradPlan(DirectPlan):
 
         ``tiles`` is the `Tiles` of direct/bind.py.
         """
-        self.open_direct(schedule.algorithm, schedule.problem, recipe, in_strides, out_strides, execution, direct, tiles)
+        self.open_direct(schedule.problem, recipe, in_strides, out_strides, execution, direct, tiles)
         self.winograd_recipe = recipe
         cdef const convt_kernels *k = self.k
         cdef WinogradClass *w

@@ -6,7 +6,6 @@ those for data of a typical size, so that one form of packed weights serves all 
 bind.py makes a plan from the schedule.
 """
 
-import functools
 import itertools
 import math
 from typing import NamedTuple
@@ -14,6 +13,7 @@ from typing import NamedTuple
 from ..._model.costs import overlapped
 from ..._run import execution, workspace
 from .. import common, phases
+from ..caches import remembered
 from ..direct import cost as direct_cost
 from ..direct import schedule as direct_schedule
 from ..direct.bind import Tiles
@@ -24,7 +24,6 @@ from . import cost
 from .loops import PLACE
 from .transforms import MOST_AXES, SMALL, axis_transforms, nested_share, with_kernels
 
-_NAMES = {"vectors": "winograd", "amx": "matrix_winograd", "amx_two": "matrix_high_winograd"}
 _MOST_CLASSES = 256
 _TYPICAL_PIXELS = 1024  # about the number of pixels of the image that decides the form of a large filter
 _STAGE_SHARE = 3 / 16  # fraction of L2 for outputs that are gathered for non-temporal stores
@@ -54,7 +53,6 @@ class Class(NamedTuple):
 class Schedule(NamedTuple):
     """Every decision about a problem on a machine."""
 
-    algorithm: str
     problem: object
     unit: str
     threads: int
@@ -134,7 +132,7 @@ def schedule(problem, here, unit, threads, finite=True, kinds=SMALL):
         direct_schedule.packing_bytes(info) if on_the_fly else 0, direct_schedule.book(problem, plain, info),
     )  # fmt: skip
     return Schedule(
-        _NAMES[unit] if kinds is SMALL else "winograd6", problem, unit, threads, (merge, tuple(sorted(schemes))), choice.cycles,
+        problem, unit, threads, (merge, tuple(sorted(schemes))), choice.cycles,
         tuple(classes), plain, tiles, limits.same_set, how, weight_bytes, repacked, on_the_fly,
         execution.data_bytes(problem) > here.l2, book(problem, classes, info, on_the_fly),
     )  # fmt: skip
@@ -143,7 +141,7 @@ def schedule(problem, here, unit, threads, finite=True, kinds=SMALL):
 # ---------------------------------------------------------------- merges and transforms
 
 
-@functools.lru_cache(maxsize=256)
+@remembered(256)
 def choose(problem, here, unit, kinds):
     """Return the Choice for a problem, or None if no axis can be transformed.
 
@@ -215,7 +213,7 @@ def _is_supported(problem):
     return problem.dtype in ("float32", "float64") and problem.ci * math.prod(problem.out_shape) > 0
 
 
-@functools.lru_cache(maxsize=256)
+@remembered(256)
 def _merges(kernel, strides, dilations, unit):
     """Return the distinct ways to merge phases: on all axes, on the last axis, on none, and nested.
 

@@ -4,13 +4,13 @@ KINDS lists the transforms. `axis_transforms` finds those of each run from sizes
 make the tables for WinogradRecipe (weights.pyx).
 """
 
-import functools
 import itertools
 import math
 from typing import NamedTuple
 
 import numpy as np
 
+from ..caches import remembered
 from ..phases import phase_groups
 
 
@@ -76,7 +76,7 @@ class EqualRuns(NamedTuple):
     others: tuple  # AxisTransforms of more products and weights, which a given form may need
 
 
-@functools.lru_cache(maxsize=1024)
+@remembered(1024)
 def axis_transforms(k, s, d, merge, begin, out, kinds, all_points):
     """Return the list of `EqualRuns` of an axis.
 
@@ -144,7 +144,7 @@ def _multiplied(outputs, points, count, spans, early):
     return total
 
 
-@functools.lru_cache(maxsize=256)
+@remembered(256)
 def with_kernels(kinds):
     """Return the choices that have kernels, one place per axis. ``kinds`` has the kinds to choose from on each axis.
 
@@ -165,7 +165,7 @@ def nested_share(problem, merge, equal_runs, transforms, unit):
     return _nested_share(chosen, tuple([transform.kind for transform in transforms]), problem.co, unit)
 
 
-@functools.lru_cache(maxsize=256)
+@remembered(256)
 def _nested_share(chosen, scheme, co, unit):
     transforms = [KINDS[kind] for kind in scheme]
     points, columns = math.prod([t.points for t in transforms]), co * math.prod([len(g.residues) for g in chosen])
