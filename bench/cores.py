@@ -72,19 +72,14 @@ def _shares(sizes) -> np.ndarray:
     return np.asarray(sizes, float) / max(1, np.max(sizes))
 
 
-def _class(groups: int, panels, panel_block: int, rows: int, block: int, work: float) -> np.ndarray:
-    """Return the work of the tasks of a class of direct or winograd: rows fastest, then panels, then groups."""
-    widths = np.array([panel[0] for panel in panels])
-    columns = np.add.reduceat(widths, range(0, len(widths), panel_block))
-    return work * _product(np.ones(groups), _shares(columns), _shares(_block_sizes(rows, block)))
-
-
 def _direct_classes(tables: list, groups: int) -> list[np.ndarray]:
-    """Return the work of the tasks of each of the `ClassTables`."""
-    return [
-        _class(groups, each.panels, each.decided.panel_block, each.decided.rows, each.decided.block, each.decided.work)
-        for each in tables
-    ]
+    """Return the work of the tasks of each of the `ClassTables`: rows fastest, then panels, then groups."""
+    found = []
+    for c, panels in ((each.decided, each.panels) for each in tables):
+        widths = np.array([panel[0] for panel in panels])
+        columns = np.add.reduceat(widths, range(0, len(widths), c.panel_block))
+        found.append(c.work * _product(np.ones(groups), _shares(columns), _shares(_block_sizes(c.rows, c.block))))
+    return found
 
 
 def _direct(problem, packing, ins, outs, how, tables, order) -> np.ndarray:

@@ -63,7 +63,7 @@ def test_every_task_is_run_once_and_by_a_thread_that_there_is(name, layout):
 def test_tasks_of_direct_multiply_what_the_layer_does(name):
     """Check layers without borders, whose tasks are shares of one class or of equally large ones."""
     for _, plan, task_work, tables in made(name):
-        works, specs = task_work(*tables), tables[6]
+        works, specs = task_work(*tables), tables[5]
         rows = sum(each.decided.rows * each.panels[:, 0].sum() * each.decided.taps for each in specs)
         assert len(works) == plan.tasks
         assert 2 * rows * LAYERS[name].cin == LAYERS[name].flops
