@@ -464,11 +464,16 @@ static inline int64_t convt_quotient(int64_t a, int64_t b)
 /* The head of a `for` loop over the cache lines that hold the bytes row[0] to row[bytes - 1]. */
 #define CONVT_EACH_LINE(row, bytes) (const char *line = row - ((uintptr_t)row & 63); line < row + bytes; line += 64)
 
+/* GCC drops calls of functions that only prefetch, because they have no effect on the state of the program. An empty volatile
+ * statement is an effect. */
+#define CONVT_HAS_EFFECT __asm__ volatile("")
+
 /* Prefetch into L1 the cache lines of a row that is written immediately, at any alignment. */
 static inline void convt_prefetch_row_l1(const char *row, ptrdiff_t bytes)
 {
     for CONVT_EACH_LINE(row, bytes)
         __builtin_prefetch(line, 1);
+    CONVT_HAS_EFFECT;
 }
 
 /* Prefetch into L2 the cache lines of a row that is read or written later. L1 would evict most of them before, and its few fill
@@ -477,6 +482,7 @@ static inline void convt_prefetch_row_l2(const char *row, ptrdiff_t bytes)
 {
     for CONVT_EACH_LINE(row, bytes)
         __builtin_prefetch(line, 0, 2);
+    CONVT_HAS_EFFECT;
 }
 
 #ifdef CONVT_DEBUG

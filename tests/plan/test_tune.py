@@ -142,7 +142,7 @@ def test_algorithms_that_are_expected_to_be_slow_are_not_measured(measured, monk
     """Check that candidates within a third of the least expected cost are measured, and oneDNN."""
     monkeypatch.setattr(choose, "NEAR", 4 / 3)
     costs = {"direct": 3.0, "winograd": 4.0, "depthwise": 4.1, "scatter": 1.0 if least == "scatter" else 8.0}
-    known = {"permitted": lambda _: True, "least": lambda _: 0.0, "unpacked": False}
+    known = {"permitted": lambda _: True, "least": lambda _: 0.0, "stages": SimpleNamespace(unpacked=False)}
     there = {name: SimpleNamespace(cost=lambda _, cost=cost: cost, **known) for name, cost in costs.items()}
     monkeypatch.setattr(algorithms, "ALGORITHMS", there)
     tuned()(data(5))

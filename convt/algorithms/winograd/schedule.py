@@ -44,7 +44,7 @@ class Class(NamedTuple):
     depth: int  # tap windows times in-channels, in whole steps of depth
     step: int  # depth of a depth chunk; the last one may have less
     chain: int  # depth that is summed alone, a part of a chunk
-    cut: cost.Cut
+    cut: object  # a cost.Cut
     sorted: bool  # tiles at the ends of an axis are adjacent, and points that they do not need are left out
     staged_panels: int  # panels whose outputs are gathered for non-temporal stores; 0 if outputs are stored at once
     strides: tuple  # (elements between transformed rows, bytes between rows of points, elements between sums of points)
@@ -76,7 +76,7 @@ class Fit(NamedTuple):
     equal_runs: tuple  # an EqualRuns per axis
     count: int  # type: ignore[assignment]  # number of classes times channel groups
     transforms: tuple
-    work: cost.Work
+    work: object  # a cost.Work
     cuts: tuple  # Cuts for SHARED threads
     cycles: float  # cycles of all classes
     weights: int  # transformed weights of a class per in-channel and out-channel
