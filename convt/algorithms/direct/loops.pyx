@@ -537,26 +537,29 @@ cdef void multiply_chunk(DirectPlan plan, DirectTask *w, Panels *v, int64_t chun
     cdef DirectClass *c = w.c
     cdef convt_tile *t = &w.t
     cdef int64_t *ch = c.chunks + 4 * chunk
-    cdef int64_t i = 0, r0, r1 = w.s0, first_row = 0, prefetching, end = w.s1
+    cdef int64_t i = 0, s0 = w.s0, r0, r1 = s0, first_row = 0, prefetching, end = w.s1, tiles
     cdef char *rows = w.chunk_inputs[chunk]  # packed rows begin with row s0
     cdef void **sum_rows = w.sum_rows  # addresses of the chunk's rows in the partial sums
     cdef const char *next_b
+    cdef Cut by_tile
+    cdef bint together = v.simple and not k.parts
     t.lda, t.kc = c.lda, <int>ch[1]
     if rows == NULL or not c.in_place:
-        rows, t.lda, first_row = w.a + (chunk - w.start) * w.stride_a, plan.lda, w.s0
+        rows, t.lda, first_row = w.a + (chunk - w.start) * w.stride_a, plan.lda, s0
     set_weights(plan, w, v, chunk)
     next_b = next_weights(plan, w, v, chunk, &prefetching)
     if c.sparse and 0 < chunk < c.nchunks - 1:
         end, sum_rows = w.reached_counts[chunk - w.start], w.reached_rows + (chunk - w.start) * c.block
-    if end - w.s0 != w.cut_rows or v.height != w.cut_height:  # rarely, because divisions are slow
-        w.cut_rows, w.cut_height = end - w.s0, v.height
+    if end - s0 != w.cut_rows or v.height != w.cut_height:  # rarely, because divisions are slow
+        w.cut_rows, w.cut_height = end - s0, v.height
         w.tiles = convt_quotient(w.cut_rows + v.height - 1, v.height)
         w.by_tile = cut_evenly(w.cut_rows, w.tiles, k.grain)
-    while i < w.tiles:
-        r0, r1, t.more_tiles = r1, w.s0 + cut_at(&w.by_tile, i + 1), 0
-        if v.simple and i >= prefetching and not k.parts:
-            t.more_tiles = <int>((w.by_tile.taller if i < w.by_tile.taller else w.tiles) - i - 1)
-            t.more_tiles -= w.s0 + cut_at(&w.by_tile, i + 1 + t.more_tiles) - r1 < t.more_tiles * (r1 - r0)
+    tiles, by_tile = w.tiles, w.by_tile  # copies, because kernels might write what w points to
+    while i < tiles:
+        r0, r1, t.more_tiles = r1, s0 + cut_at(&by_tile, i + 1), 0
+        if together and i >= prefetching:
+            t.more_tiles = <int>((by_tile.taller if i < by_tile.taller else tiles) - i - 1)
+            t.more_tiles -= s0 + cut_at(&by_tile, i + 1 + t.more_tiles) - r1 < t.more_tiles * (r1 - r0)
         t.a = rows + (r0 - first_row) * t.lda * k.e_size
         if i < prefetching and w.source != NULL:  # one line of each in-channel, then their next lines
             t.prefetch_step = plan.recipe.si * k.s_size
@@ -580,7 +583,7 @@ cdef void multiply_chunk(DirectPlan plan, DirectTask *w, Panels *v, int64_t chun
         else:
             compute_output_tile(plan, w, v, r0, r1)
         i += 1 + t.more_tiles
-        r1 = w.s0 + cut_at(&w.by_tile, i)
+        r1 = s0 + cut_at(&by_tile, i)
 
 
 cdef void set_weights(DirectPlan plan, DirectTask *w, Panels *v, int64_t chunk) noexcept nogil:
