@@ -20,6 +20,12 @@ def test_imports_go_down():
     assert [f"{one.importer} -> {one.imported}" for one in found if not structure.is_down(one)] == []
 
 
+def test_no_function_or_class_is_too_long():
+    assert structure.too_long() == []
+    found = {name: count for _, name, count in structure._cython_blocks(structure.ROOT / "convt/_core.pyx")}
+    assert len(found) > 40 and 100 < found["NativePlan"] <= structure.LONGEST_CLASS
+
+
 def test_an_import_up_is_found():
     assert not structure.is_down(structure.Arrow("convt._base.check", "convt._plan.plans"))
     assert not structure.is_down(structure.Arrow("convt.torch._fuse", "convt.onnxruntime._node"))

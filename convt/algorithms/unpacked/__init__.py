@@ -4,7 +4,7 @@ from ..stages import Stages
 from . import bind, cost, schedule
 
 STAGES = Stages(
-    schedule.schedule, cost.cost, cost.packing, bind.recipe, bind.bind, cost.least, planar=True,
+    schedule.schedule, cost.cost, cost.packing, bind.recipe, bind.bind, schedule.least, planar=True,
     does="one GEMM for all taps on the filter without packing; for weights passed with each call", limit=schedule.LIMIT,
     unpacked=True,
 )  # fmt: skip

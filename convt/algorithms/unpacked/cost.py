@@ -4,7 +4,6 @@ import math
 
 from ..._model import costs
 from .. import common
-from . import schedule as schedules
 
 _SHORT_ROWS = 2  # the cost of transposing a vector of few pixels, relative to whole cache lines
 
@@ -28,15 +27,6 @@ def cost(schedule, here):
     cycles = common.cycles_of_equal_tasks(cycles, tasks, common.thread_count(cycles, schedule.threads, here))
     memory = common.plane_counts(problem, False, here) if problem.planar else common.memory_counts(problem, here=here)
     return costs.overlapped(cycles, prices.cycles(memory))
-
-
-def least(problem, here, unit="vectors"):
-    """Return a lower bound of the cycles: those of the multiply-adds in whole vectors."""
-    info = here.info(problem.dtype, unit)
-    if not schedules.takes(problem, info):
-        return math.inf
-    products = problem.batch * problem.groups * math.prod((*problem.in_sizes, *problem.kernel, problem.ci, problem.co))
-    return products * here.profile["unpacked"]["tile_cycle"] / (info.vl * costs.FMA_PORTS)
 
 
 def packing(schedule, here):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ... import _core
 from ..._base.problem import Problem
+from ..._model import costs
 from ..._run import execution
 from ..._run.workspace import Workspace, book
 from .. import common
@@ -87,3 +88,12 @@ def schedule(problem, here, unit, threads, finite):
     cycles = cost.cost(found, here)
     how = execution.decide(problem, here, info, False, cycles, 0, False)
     return found._replace(threads=common.thread_count(cycles, threads, here), execution=how)
+
+
+def least(problem, here, unit="vectors"):
+    """Return a lower bound of the cycles: those of the multiply-adds in whole vectors."""
+    info = here.info(problem.dtype, unit)
+    if not takes(problem, info):
+        return math.inf
+    products = problem.batch * problem.groups * math.prod((*problem.in_sizes, *problem.kernel, problem.ci, problem.co))
+    return products * here.profile["unpacked"]["tile_cycle"] / (info.vl * costs.FMA_PORTS)
