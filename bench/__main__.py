@@ -20,7 +20,7 @@ from .batch import Batch, Entry
 from .problem import DTYPES, LAYOUTS, MODES, PRECISIONS, Problem
 from .record import Record
 from .rounds import measure
-from .shared import files
+from .shared import files, words
 from .worker import Died, Setting, Worker
 
 
@@ -28,16 +28,20 @@ def _words(text: str) -> list[str]:
     return [word for word in text.split(",") if word]
 
 
+# What a word may stand for -> the function that returns the word of the benchmark for its synonyms.
+_SYNONYMS = {"dtype": words.short_dtype, "layout": words.layout}
+
+
 def _one_of(what: str, known: tuple[str, ...]) -> Callable[[str], list[str]]:
-    """Return an argument type for comma-separated words, all in ``known``. ``what`` names them in messages."""
+    """Return an argument type for comma-separated words, all in ``known`` or synonyms. ``what`` names them in messages."""
 
     def parse(text: str) -> list[str]:
-        words = _words(text)
-        if not words:
+        found = [_SYNONYMS.get(what, str)(word) for word in _words(text)]
+        if not found:
             raise argparse.ArgumentTypeError(f"wanted a {what}; known: {', '.join(known)}")
-        if unknown := [word for word in words if word not in known]:
+        if unknown := [word for word in found if word not in known]:
             raise argparse.ArgumentTypeError(f"unknown {what} {unknown[0]!r}; known: {', '.join(known)}")
-        return words
+        return found
 
     return parse
 
@@ -100,9 +104,9 @@ def parser() -> argparse.ArgumentParser:
         help=f"libraries to compare with: {', '.join(known)}, or none (default: all; with --quick, onednn)",
     )
     add("--dtype", type=_one_of("dtype", tuple(DTYPES)), default=["f32"], metavar="DTYPE,...",
-        help=f"{', '.join(DTYPES)} (default: f32)")  # fmt: skip
+        help=f"{', '.join(DTYPES)}, also float32, ... (default: f32)")  # fmt: skip
     add("--layout", type=_one_of("layout", LAYOUTS), default=["NXC"], metavar="LAYOUT,...",
-        help=f"{', '.join(LAYOUTS)} (default: NXC)")  # fmt: skip
+        help=f"{', '.join(LAYOUTS)}, also NHWC, channels_last, ... (default: NXC)")  # fmt: skip
     add(
         "--precision",
         type=_one_of("precision", PRECISIONS),

@@ -275,8 +275,10 @@ def _parser():
         command.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
     calibrate.add_argument("--threads", type=_command.threads, metavar="N", help="threads (default: as in any program)")
     for command in (plan, tune):
-        command.add_argument("--layout", choices=("NXC", "NCX"), help="layout of data (default: NXC; NCX for an ONNX model)")
-        command.add_argument("--dtype", choices=tuple(ITEMSIZE), help="dtype (default: float32; the model's for an ONNX model)")
+        command.add_argument("--layout", type=words.layout, choices=("NXC", "NCX"),
+                             help="layout, also NHWC, channels_last, ... (default: NXC; NCX for an ONNX model)")  # fmt: skip
+        command.add_argument("--dtype", type=words.dtype, choices=tuple(ITEMSIZE),
+                             help="dtype, also f32, bf16, ... (default: float32; the model's for an ONNX model)")  # fmt: skip
         command.add_argument("--precision", choices=PRECISIONS, help="lowest accuracy of float32 (default: CONVT_PRECISION)")
         command.add_argument("--threads", type=_command.threads, metavar="N", help="threads (default: as in any program)")
         command.add_argument("--shape", action=_command.Shapes, type=_command.shape, default={}, metavar="NAME=N,N,...",

@@ -29,11 +29,6 @@ if TYPE_CHECKING:
     from .._base.typing import Array, AutoPad, CallKeywords, DType, Integers, Out
 
 BACKENDS = ("auto", "native", "onednn", "reference", "tune")
-# Name of a data layout -> the layout, and the number of spatial axes that the name implies (None: any)
-DATA_FORMATS = {
-    "NXC": ("NXC", None), "channels_last": ("NXC", None), "NWC": ("NXC", 1), "NHWC": ("NXC", 2), "NDHWC": ("NXC", 3),
-    "NCX": ("NCX", None), "channels_first": ("NCX", None), "NCW": ("NCX", 1), "NCHW": ("NCX", 2), "NCDHW": ("NCX", 3),
-}  # fmt: skip
 # Orders of the filter's axes: X spatial, I in channels, O out channels, G groups. `filter_view` interprets them.
 FILTER_FORMATS = ("XIO", "OIX", "IOX", "XOI", "GIOX")
 
@@ -165,7 +160,7 @@ def parse(
 
     Return ``(Attributes, filter view (groups, ci, co, *kernel), bias or None)``.
     """
-    check.word("data_format", data_format, DATA_FORMATS)
+    check.word("data_format", data_format, words.DATA_FORMATS)
     check.word("filter_format", filter_format, FILTER_FORMATS)
     check.word("backend", backend, BACKENDS)
     check.word("algorithm", algorithm, ("auto", *ALGORITHMS), ("auto", *BASIC))
@@ -175,9 +170,9 @@ def parse(
     view = filter_view(filter, filter_format, groups)
     groups, ci, co, *kernel = view.shape
     rank = len(kernel)
-    data_format, named_rank = DATA_FORMATS[data_format]
+    data_format, named_rank = words.DATA_FORMATS[data_format]
     if named_rank not in (None, rank):
-        named = next(name for name, value in DATA_FORMATS.items() if value == (data_format, named_rank))
+        named = next(name for name, value in words.DATA_FORMATS.items() if value == (data_format, named_rank))
         axes = words.count(rank, "spatial axis", "spatial axes")
         raise ValueError(f"data_format: got {named!r} with a filter of {axes}, wanted {data_format!r} or a name for this rank")
     if groups < 1:

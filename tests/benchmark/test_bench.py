@@ -518,7 +518,7 @@ def test_interrupted_it_keeps_what_is_done(tmp_path, capsys, monkeypatch, small_
     (["compare", "/nowhere/a.json", "/nowhere/b.json"], "/nowhere/a.json"),
     (["--dtype", "f32,f8"], "unknown dtype 'f8'; known: f32, f16, bf16, f64"),
     (["--precision", "high,tf32"], "unknown precision 'tf32'; known: highest, high, medium"),
-    (["--layout", "NHWC"], "unknown layout 'NHWC'; known: NXC, NCX"),
+    (["--layout", "NHCW"], "unknown layout 'NHCW'; known: NXC, NCX"),
     (["--threads", "1,0"], "wanted whole numbers of at least 1"), (["--rounds", "two"], "wanted whole numbers of at least 1"),
     (["--budget", "nan"], "wanted a number of seconds above 0"), (["--layers", "/nowhere/layers.json"], "/nowhere/layers.json"),
     (["--json", "/nowhere/out.json"], "got '/nowhere/out.json', wanted a file that can be written (No such "),
@@ -562,6 +562,11 @@ def chosen(*arguments):
     options = cli.parser().parse_args(arguments)
     problems = cli.chosen_problems(options, cli.chosen_entries(options, pytest.fail))
     return problems, [peer.name for peer in cli.chosen_peers(options)]
+
+
+def test_words_of_convts_command_line_are_known():
+    problems, _ = chosen("--names", "unet_up1", "--dtype", "float32,bf16", "--layout", "channels_last,NCHW")
+    assert {(each.dtype, each.layout) for each in problems} == {(d, x) for d in ("f32", "bf16") for x in ("NXC", "NCX")}
 
 
 def test_neighbours_stand_beside_the_layers_chosen():

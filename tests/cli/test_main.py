@@ -89,6 +89,18 @@ def test_bench_is_pointed_to(capsys):
     assert json.loads(capsys.readouterr().out) == {"command": "convt-bench --quick"}
 
 
+@pytest.mark.parametrize("words", [("NHWC", "f16"), ("channels_last", "float16"), ("NXC", "f16")])
+def test_synonyms_of_layouts_and_dtypes(words, capsys):
+    layout, dtype = words
+    assert cli.main(["plan", LAYER, "--json", "--layout", layout, "--dtype", dtype]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["layout"], found["dtype"]) == ("NXC", "float16")
+    for wrong in (["--layout", "NCXX"], ["--dtype", "f8"]):
+        with pytest.raises(SystemExit):
+            cli.main(["plan", LAYER, *wrong])
+        assert f"invalid choice: '{wrong[1]}'" in capsys.readouterr().err
+
+
 def test_plan(capsys):
     assert cli.main(["plan", LAYER]) == 0
     printed = capsys.readouterr().out

@@ -92,7 +92,7 @@ def test_words_of_the_types_are_those_that_are_taken():
     from convt._plan import plans
 
     words = lambda alias: set(re.findall(r"'([^']*)'", str(alias)))  # noqa: E731
-    assert words(_typing.DataFormat) == set(api.DATA_FORMATS)
+    assert words(_typing.DataFormat) == set(api.words.DATA_FORMATS)
     assert words(_typing.FilterFormat) == set(api.FILTER_FORMATS)
     assert words(_typing.Algorithm) == {"auto", *plans.ALGORITHMS}
     assert words(_typing.Precision) == set(PRECISIONS)
