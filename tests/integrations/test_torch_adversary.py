@@ -10,8 +10,7 @@ import weakref
 import numpy as np
 import pytest
 from cases import meanwhile
-from fuzz.models.perform import agree
-from torch_cases import close, reset_torch, torch  # noqa: F401
+from torch_cases import agree, close, reset_torch, torch  # noqa: F401
 
 import convt.torch as ct
 from convt.torch import _weights

@@ -7,8 +7,7 @@ import pickle
 
 import pytest
 from cases import child
-from fuzz.models.perform import agree
-from torch_cases import FUNCTIONS, MODULES, OP, close, each_rank, reset_torch, torch  # noqa: F401
+from torch_cases import FUNCTIONS, MODULES, OP, agree, close, each_rank, reset_torch, torch  # noqa: F401
 
 import convt
 import convt.torch as ct

@@ -5,8 +5,7 @@ import copy
 
 import numpy as np
 import pytest
-from fuzz.models.perform import agree
-from torch_cases import close, reset_torch, torch  # noqa: F401
+from torch_cases import agree, close, reset_torch, torch  # noqa: F401
 
 import convt
 import convt.torch as ct

@@ -4,6 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from fuzz.models.perform import agree  # noqa: E402, F401
+
 import convt.torch as ct  # noqa: E402
 from convt.torch import _weights  # noqa: E402
 
