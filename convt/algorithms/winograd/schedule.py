@@ -27,6 +27,7 @@ from .transforms import MOST_AXES, SMALL, axis_transforms, nested_share, with_ke
 _MOST_CLASSES = 256
 _TYPICAL_PIXELS = 1024  # about the number of pixels of the image that decides the form of a large filter
 _STAGE_SHARE = 3 / 16  # fraction of L2 for outputs that are gathered for non-temporal stores
+_MOST_STAGE = 3 << 17  # the most bytes of these outputs
 _ALL_POINTS = 0.98  # no points are left out if at least this fraction would be multiplied
 
 
@@ -391,7 +392,8 @@ def _staged_panels(problem, phases, cut, outputs, unit, here):
     """Return the number of panels whose outputs a task gathers at a time, 0 if it does not gather."""
     if not _gathers(problem, phases, unit):
         return 0
-    return min(cut.panel_block, max(2, int(_STAGE_SHARE * here.l2) // (cut.block * outputs * unit.nr * unit.t_size)))
+    stage = min(_MOST_STAGE, int(_STAGE_SHARE * here.l2))
+    return min(cut.panel_block, max(2, stage // (cut.block * outputs * unit.nr * unit.t_size)))
 
 
 def book(problem, classes, unit, on_the_fly):
