@@ -28,7 +28,7 @@ def _words(text: str) -> list[str]:
     return [word for word in text.split(",") if word]
 
 
-# What a word may stand for -> the function that returns the word of the benchmark for its synonyms.
+# Kind of word -> a function that replaces a synonym by the benchmark's own word
 _SYNONYMS = {"dtype": words.short_dtype, "layout": words.layout}
 
 

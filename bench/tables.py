@@ -17,7 +17,8 @@ COLD = ("cold ms", "cold speedup")  # columns after "speedup" if calls with empt
 REORDERS_UNTIMED = {peer.name for peer in peers.PEERS if peer.reorders_untimed}
 LEFT = ("layer", "library", "how", "verdict")  # columns aligned to the left
 WRAPPED = {"layer": 16, "how": 12}  # columns whose text may wrap -> their least width
-# Columns of a table that is wider than the terminal are left out, the last of these first. Other columns go before "GB/s".
+# A table that is wider than the terminal has fewer columns: those that are not listed here are left out first, then the last of
+# these.
 IMPORTANT = ("layer", "library", "verdict", "ms", "speedup", "of limit", "cold speedup", "error", "how")
 LEGEND = {
     "GFLOP/s": "operations that the result needs, per second. Products with inserted zeros do not count.",

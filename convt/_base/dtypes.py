@@ -1,4 +1,4 @@
-"""The table of dtypes. Every other table of dtypes in Python is made from it."""
+"""The table of dtypes: their numbers in ONNX, DLPack and oneDNN. Checks and integrations make their own tables from it."""
 
 from typing import Any, NamedTuple
 
@@ -15,13 +15,15 @@ class Row(NamedTuple):
     onednn: int = 0  # dnnl_data_type_t of its deconvolution on CPUs, 0 if there is none
 
 
-COMPUTED = (  # what convt computes, in the order of kernels/convt_kernels.h
+# The dtypes that convt computes, in the order of kernels/convt_kernels.h
+COMPUTED = (
     Row(np.dtype(np.float32), 1, 2, 3),
     Row(np.dtype(np.float64), 11, 2),
     Row(np.dtype(np.float16), 10, 2, 1),
     Row(np.dtype(ml_dtypes.bfloat16), 16, 4, 2),
 )
-ALL = (  # also what other arrays may have, such as quantized weights
+# These and the dtypes of other arrays, such as quantized weights
+ALL = (
     *COMPUTED,
     *(Row(np.dtype(name), number, 0) for name, number in (("int8", 3), ("int16", 5), ("int32", 6), ("int64", 7))),
     *(Row(np.dtype(name), number, 1) for name, number in (("uint8", 2), ("uint16", 4), ("uint32", 12), ("uint64", 13))),

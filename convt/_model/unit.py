@@ -4,12 +4,12 @@ from typing import NamedTuple
 
 
 class Hardware(NamedTuple):
-    """What users read of a unit, and what it requires."""
+    """The names, requirements and precision of a unit."""
 
-    prefix: str  # of the names of its algorithms
-    does: str  # the end of the sentence "the algorithm multiplies ..."
+    prefix: str  # the names of algorithms on the unit begin with it
+    does: str  # a phrase for `Plan.explain`: the algorithm multiplies "on AMX tiles"
     limit: str | None = None  # requirements on the CPU and the dtype, for error messages
-    precision: str = "highest"  # of float32: a caller of "auto" must permit it
+    precision: str = "highest"  # the precision of float32 products; "auto" takes the unit if the caller permits it
     exact: str = ""  # a dtype whose products are exact, whatever ``precision`` says of float32
 
 

@@ -296,10 +296,9 @@ _STAGES = {
     "direct": direct.STAGES, "winograd": winograd.STAGES, "winograd6": winograd.LARGE_STAGES, "scatter": scatter.STAGES,
     "depthwise": depthwise.STAGES, "rows": rows.STAGES, "turned": turned.STAGES, "unpacked": unpacked.STAGES,
 }  # fmt: skip
-ALGORITHMS = {
-    name_on(unit, name): _on(unit, name, these) for unit in UNITS for name, these in _STAGES.items() if unit in these.units
-}
+# Name that users see -> the algorithm and its unit
 _ON_UNIT = {name_on(unit, name): (name, unit) for unit in UNITS for name, these in _STAGES.items() if unit in these.units}
+ALGORITHMS = {name: _on(unit, algorithm, _STAGES[algorithm]) for name, (algorithm, unit) in _ON_UNIT.items()}
 # The names that messages and help list. The others are "winograd6", and the names of an algorithm on another unit than vectors.
 BASIC = tuple(name for name in _STAGES if name != "winograd6")
 

@@ -1,4 +1,4 @@
-"""What convt and ONNX Runtime tell each other while a session is created or runs: made nodes, inferred shapes, exceptions."""
+"""The state that convt shares between the callbacks of ONNX Runtime: nodes, inferred shapes and exceptions of a session."""
 
 import re
 import sys
@@ -21,7 +21,7 @@ class StatusError(RuntimeError):
 
 
 class Creation:
-    """What is known of a session's nodes while it is created."""
+    """The nodes, the shapes and the errors of a session that is being created."""
 
     def __init__(self):
         self.nodes = {}  # number of a node -> Node, or the exception with which convt refused it

@@ -19,7 +19,7 @@ class Parameters(NamedTuple):
     weights: Any
     bias: Any
     activation: Any = None
-    slopes: Slopes | None = None  # of a PRelu, one for each channel
+    slopes: Slopes | None = None  # the slopes of a PRelu, one for each channel
     is_fused: bool = False
 
 

@@ -114,7 +114,7 @@ class Scope:
         self.nodes, self.scopes, self.readers = list(graph.node), [], {}
         self.replaced, self.removed = set(), set()
         self._infos = None  # name -> onnx.ValueInfoProto that the graph declares
-        self._inferred = {}  # the same that onnx infers
+        self._inferred = {}  # name -> onnx.ValueInfoProto that onnx infers
         self._values = {each.name: Value(tuple(each.dims), each.data_type, in_model=True) for each in graph.initializer}
         for each in graph.sparse_initializer:
             self._values[each.values.name] = Value(tuple(each.dims), each.values.data_type, in_model=True)

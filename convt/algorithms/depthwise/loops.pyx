@@ -91,7 +91,7 @@ cdef struct Depthwise:
     convt_dw_phase *phases
     # channels; sizes and strides in elements: out_step and in_step along the last axis, next_row along the axis before it
     int64_t groups, ci, co, channels, in_c, out_c, in_step, out_step, next_row
-    int64_t stride, in_size, begin, out_size  # of the last axis; window of the last axis
+    int64_t stride, in_size, begin, out_size  # the last axis: its stride, inputs and window
     # j of a cell; elements between the outputs of adjacent lanes; lanes of the last row of taps that have a tap
     int64_t width, lane_step, last_row_lanes
     bint cells, separate_pixels  # lanes are cells; the pixels of a cell are stored one by one

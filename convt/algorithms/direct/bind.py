@@ -70,7 +70,7 @@ def pack_positions(problem, merge, groups, unit):
 
 
 class ClassTables(NamedTuple):
-    """What the loops need about a class, which has one run per axis: its decisions and its tables."""
+    """The decisions and the tables of a class, which the loops read. A class has one run per axis."""
 
     decided: object  # the schedule.Class
     runs: list  # the phases.AxisClass of each axis

@@ -554,7 +554,7 @@ cdef void multiply_chunk(DirectPlan plan, DirectTask *w, Panels *v, int64_t chun
         w.cut_rows, w.cut_height = end - s0, v.height
         w.tiles = convt_quotient(w.cut_rows + v.height - 1, v.height)
         w.by_tile = cut_evenly(w.cut_rows, w.tiles, k.grain)
-    tiles, by_tile = w.tiles, w.by_tile  # copies, because kernels might write what w points to
+    tiles, by_tile = w.tiles, w.by_tile  # local copies, because the compiler reloads fields of w after each kernel call
     while i < tiles:
         r0, r1, t.more_tiles = r1, s0 + cut_at(&by_tile, i + 1), 0
         if together and i >= prefetching:

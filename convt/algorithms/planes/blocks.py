@@ -64,7 +64,7 @@ class Schedule(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """What the search for a division reads.
+    """The values that the search for a division reads.
 
     A division is a list of `AxisCut`, one for each axis. Its rank is (excess bytes, score), and the lowest is the best. Excess
     bytes are 0 if a block is small enough, else the bytes of a block.

@@ -127,7 +127,7 @@ cdef struct Scatter:
     int64_t naxes, nclasses
     # sizes and steps (elements between adjacent positions) of data and output; ci_p: in-channels in whole steps of depth
     int64_t batch, groups, ci, ci_p, co, in_n, in_c, out_n, out_c
-    int64_t stride, in_size, in_step, out_step  # of the last axis
+    int64_t stride, in_size, in_step, out_step  # the last axis: its stride, inputs and steps
     int64_t begin, window # window of the last axis
     int64_t j0, j1, j_whole  # j of a row; from j_whole on, the window does not show all outputs of a j
     int64_t taps_x, terms, lanes  # taps of the last axis, the most terms of an output, outputs (phase, out-channel) of a j
@@ -159,7 +159,7 @@ cdef struct Row:
 cdef struct Product:
     # The multiplication of the pixels of a row, or of rows that are one GEMM, by all columns of their class.
     ScatterClass *c
-    char *weights         # of the channel group
+    char *weights         # the weights of the channel group
     char *src             # the image and channel group in the input
     const int64_t *j      # the (first) output row, and its number
     int64_t row

@@ -14,7 +14,7 @@ from .schedule import Class, flattened, merges
 
 
 class TurnedTables(NamedTuple):
-    """What the loops need about a class, which has one run per axis: its decisions and its tables."""
+    """The decisions and the tables of a class, which the loops read. A class has one run per axis."""
 
     decided: Class
     runs: list  # the phases.AxisClass of each axis

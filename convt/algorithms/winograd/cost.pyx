@@ -115,7 +115,7 @@ cdef class Work:
 
     cdef WorkTerms terms
     cdef readonly int64_t rows  # tiles of all images
-    cdef readonly int64_t points, outputs  # of a tile
+    cdef readonly int64_t points, outputs  # points and outputs of a tile
     cdef readonly int64_t windows  # tap windows
     cdef readonly int64_t phases, columns, panels
     cdef readonly int64_t depth  # tap windows times in-channels, in whole steps of depth

@@ -26,8 +26,7 @@ from .transforms import MOST_AXES, SMALL, axis_transforms, nested_share, with_ke
 
 _MOST_CLASSES = 256
 _TYPICAL_PIXELS = 1024  # about the number of pixels of the image that decides the form of a large filter
-_STAGE_SHARE = 3 / 16  # fraction of L2 for outputs that are gathered for non-temporal stores
-_MOST_STAGE = 3 << 17  # the most bytes of these outputs
+_STAGE_BYTES = 3 << 17  # bytes of outputs that are gathered for non-temporal stores
 _ALL_POINTS = 0.98  # no points are left out if at least this fraction would be multiplied
 
 
@@ -116,7 +115,7 @@ def schedule(problem, here, unit, threads, finite=True, kinds=SMALL):
             tuple([a.runs for a in fit.equal_runs]), scheme, tuple([t.starts_early for t in fit.transforms]), fit.count,
             work.rows, work.points, work.outputs, work.columns, work.depth, work.step, work.chain, cut,
             work.point_share < _ALL_POINTS,
-            _staged_panels(problem, fit.transforms[-1].phases, cut, work.outputs, info, here), work.strides(cut.block),
+            _staged_panels(problem, fit.transforms[-1].phases, cut, work.outputs, info), work.strides(cut.block),
         ))  # fmt: skip
     for equal_runs, _ in choice.plain:
         numbers, untransformed = list(itertools.product(*[a.groups for a in equal_runs])), [a.candidates[0] for a in equal_runs]
@@ -388,12 +387,11 @@ def _gathers(problem, phases, unit):
     return problem.co * phases >= 2 * unit.nr and common.split_bytes(problem) > 0
 
 
-def _staged_panels(problem, phases, cut, outputs, unit, here):
+def _staged_panels(problem, phases, cut, outputs, unit):
     """Return the number of panels whose outputs a task gathers at a time, 0 if it does not gather."""
     if not _gathers(problem, phases, unit):
         return 0
-    stage = min(_MOST_STAGE, int(_STAGE_SHARE * here.l2))
-    return min(cut.panel_block, max(2, stage // (cut.block * outputs * unit.nr * unit.t_size)))
+    return min(cut.panel_block, max(2, _STAGE_BYTES // (cut.block * outputs * unit.nr * unit.t_size)))
 
 
 def book(problem, classes, unit, on_the_fly):
