@@ -389,7 +389,7 @@ def test_outputs_gathered_on_their_way(act, isa, monkeypatch):
     number of threads."""
     rng = np.random.default_rng(0)
     monkeypatch.setattr(common, "_KEPT_OUTPUT", 1 << 10)
-    monkeypatch.setattr(schedule, "_STAGE_SHARE", 1 / 32)
+    monkeypatch.setattr(schedule, "_STAGE_BYTES", 1 << 15)
     staged, found = schedule._staged_panels, []
     monkeypatch.setattr(schedule, "_staged_panels", lambda *args: found.append(staged(*args)) or found[-1])
     kernels = ((4, 4), (2, 2), 37), ((16, 8), (8, 4), 31), ((9,), (3,), 33)
