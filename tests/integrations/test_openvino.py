@@ -4,6 +4,7 @@ OpenVINO's own runtime.
 The padding rules are tested in test_padding.py. The comparison is skipped if the openvino package is not installed.
 """
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -81,6 +82,14 @@ def test_required_keywords(function, lead, name):
     rest = {key: value for key, value in REQUIRED.items() if key != name}
     with pytest.raises(TypeError, match=rf"missing 1 required keyword-only argument: '{name}'"):
         function(X, W.reshape(*lead, 1, 1, 3), **rest)
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+def test_every_dtype(function, lead, dtype):
+    y = function(X.astype(dtype), W.astype(dtype).reshape(*lead, 1, 1, 3), **{**REQUIRED, "pads_end": [2]})
+    assert y.dtype == dtype
+    assert y.astype(np.float64).tolist() == [[FULL[:3]]]
 
 
 @pytest.mark.parametrize("function, arguments, error, match", [

@@ -207,7 +207,7 @@ needs_places = pytest.mark.skipif(
 
 
 @needs_places
-@pytest.mark.parametrize("first", ["", "import torch"])
+@pytest.mark.parametrize("first", ["", "import numpy", "import torch"])
 @pytest.mark.parametrize("settings, one", [
     ({"OMP_PROC_BIND": "true"}, False),
     ({"OMP_PROC_BIND": "close"}, False),
