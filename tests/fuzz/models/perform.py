@@ -147,10 +147,10 @@ def _reset():
 
 
 def _readable(text):
-    """Return a message without what depends on addresses, and without TorchScript's names and places."""
+    """Return a message without what depends on addresses, and without TorchScript's and Dynamo's names and places."""
     if re.search("__torch__|TorchScript|Tracing failed|being compiled|supported yet|string literal|Expected a value of", text):
         return _TORCHSCRIPT
-    text = text.partition("Detailed error:")[0]
+    text = text.partition("Detailed error:")[0].partition("\n\nfrom user code:")[0]
     return re.sub(r"0x[0-9a-f]+|\bid \d+|<statement \d+>|\bz?[suf]+\d+\b|grad_fn=<\w+>", "...", text)[:600]  # Dynamo's symbols
 
 
