@@ -28,36 +28,53 @@ INLINE void FN(transpose_columns)(const int full, S *to, ptrdiff_t ld, const S *
 }
 
 #ifdef S_IS_T
-/* Transpose as many columns as a cache line has elements. Rows may be so far apart that their lines fall into few sets of L1,
- * which would evict a line that is half written. With `stream`, rows that are aligned to lines take non-temporal stores. */
-INLINE void FN(transpose_lines)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows, int stream)
+#define LINE_VECTORS ((int)(64 / sizeof(V)))
+
+/* Transpose SEGMENT rows by as many columns as a cache line has elements. With `stream`, rows that are aligned to lines take
+ * non-temporal stores. `at`: the offsets of the segments of the columns. */
+INLINE void FN(transpose_line)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, ptrdiff_t at[SEGMENT][VL / SEGMENT], int stream)
 {
-    enum { VECTORS = 64 / sizeof(V) };
+    V v[LINE_VECTORS][SEGMENT];
+#pragma GCC unroll 4
+    for (int i = 0; i < LINE_VECTORS; i++) {
+#pragma GCC unroll 4
+        for (int p = 0; p < SEGMENT; p++)
+            v[i][p] = FN(load_segments)(from + (i * VL + p) * cs, at[p]);
+        FN(transpose_segments)(v[i]);
+    }
+#pragma GCC unroll 4
+    for (int p = 0; p < SEGMENT; p++) {
+        S *row = to + p * ld;
+        const int aligned = stream && ((uintptr_t)row & 63) == 0;
+#pragma GCC unroll 4
+        for (int i = 0; i < LINE_VECTORS; i++)
+            if (aligned)
+                V_(stream)(row + i * VL, v[i][p]);
+            else
+                S_STORE(row + i * VL, v[i][p]);
+    }
+}
+
+/* Transpose rows by whole cache lines of columns, SEGMENT rows at a time. Rows may be so far apart that their lines fall into few
+ * sets of L1, which would evict a line that is half written, and that no hardware prefetches them: while lines are written,
+ * those of the next rows are prefetched. The last rows may be copied twice. */
+INLINE void FN(transpose_lines)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows, int lines, int stream)
+{
+    enum { LINE = 64 / sizeof(S) };
     ptrdiff_t at[SEGMENT][VL / SEGMENT];
     FN(segment_offsets)(1, at, cs, VL);
     for (int r = 0; r < rows; r += SEGMENT) {
-        V v[VECTORS][SEGMENT];
         r = r + SEGMENT <= rows ? r : rows - SEGMENT;
+        const S *next = to + (r + 2 * SEGMENT <= rows ? r + SEGMENT : r) * ld + LINE - 1;
+        for (int i = 0; i < lines; i++) {
 #pragma GCC unroll 4
-        for (int i = 0; i < VECTORS; i++) {
-#pragma GCC unroll 4
-            for (int p = 0; p < SEGMENT; p++)
-                v[i][p] = FN(load_segments)(from + (i * VL + p) * cs + r, at[p]);
-            FN(transpose_segments)(v[i]);
-        }
-#pragma GCC unroll 4
-        for (int p = 0; p < SEGMENT; p++) {
-            S *row = to + (r + p) * ld;
-            const int aligned = stream && ((uintptr_t)row & 63) == 0;
-#pragma GCC unroll 4
-            for (int i = 0; i < VECTORS; i++)
-                if (aligned)
-                    V_(stream)(row + i * VL, v[i][p]);
-                else
-                    S_STORE(row + i * VL, v[i][p]);
+            for (int p = 0; p < SEGMENT && !stream; p++)
+                __builtin_prefetch(next + p * ld + i * LINE, 1);
+            FN(transpose_line)(to + r * ld + i * LINE, ld, from + i * LINE * cs + r, cs, at, stream);
         }
     }
 }
+#undef LINE_VECTORS
 #endif
 
 #define BLOCK_ROWS 64 /* rows per block, a multiple of a cache line of elements */
@@ -66,28 +83,33 @@ INLINE void FN(transpose_lines)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs
  * is copied first. */
 #define SAME_SETS 1024
 
+/* The most cache lines of columns per block: rows get so many lines that hardware prefetches the next ones. */
+#define BLOCK_LINES 16
+#define COPIED_LINES 4 /* so many lines of a block that is copied first, because the copy stays in L1 */
+
 /* Transpose a block of at least SEGMENT rows. */
 static void FN(transpose_block)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows, int cols, int stream)
 {
-    enum { LINE = 64 / sizeof(S) > VL ? 64 / sizeof(S) : VL };
-    S lines[BLOCK_ROWS * LINE];
-    const int same_sets = cs * (ptrdiff_t)sizeof(S) % SAME_SETS == 0;
 #ifdef S_IS_T
-    const int most = LINE;
+    enum { LINE = 64 / sizeof(S) };
 #else
-    const int most = VL;
+    enum { LINE = VL };
     (void)stream;
 #endif
+    S lines[BLOCK_ROWS * COPIED_LINES * LINE];
+    const int same_sets = cs * (ptrdiff_t)sizeof(S) % SAME_SETS == 0;
+    /* Columns that are far apart (planes) are read line by line instead. */
+    const int most = sizeof(S) < sizeof(T) || cs > ld ? LINE : same_sets ? COPIED_LINES * LINE : BLOCK_LINES * LINE;
     for (int c = 0, n; c < cols; c += n, from += n * cs) {
-        n = cols - c < most ? cols - c < VL ? cols - c : VL : most;
+        n = cols - c >= most ? most : cols - c >= LINE ? (cols - c) / LINE * LINE : cols - c < VL ? cols - c : VL;
         if (same_sets)
             for (int i = 0; i < n; i++)
                 memcpy(lines + i * BLOCK_ROWS, from + i * cs, (size_t)rows * sizeof(S));
         const S *block = same_sets ? lines : from;
         const ptrdiff_t col_stride = same_sets ? BLOCK_ROWS : cs;
 #ifdef S_IS_T
-        if (n == LINE)
-            FN(transpose_lines)(to + c, ld, block, col_stride, rows, stream);
+        if (n >= LINE)
+            FN(transpose_lines)(to + c, ld, block, col_stride, rows, n / LINE, stream);
         else
 #endif
         if (n == VL)
@@ -135,3 +157,5 @@ static void FN(transpose)(void *dst, ptrdiff_t ld, ptrdiff_t dc, const void *src
 }
 #undef BLOCK_ROWS
 #undef SAME_SETS
+#undef BLOCK_LINES
+#undef COPIED_LINES
