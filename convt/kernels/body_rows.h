@@ -2,8 +2,8 @@
  * adjacent inputs, loaded from the plane without a copy. The includer defines T, V, VL, V_(op), FN(name), ROWS_ACCUMULATORS,
  * TILE_MOST, TILE_ROWS.
  *
- * Register tile: mr rows by 2, 4 or 8 vectors of pixels (ROWS_NV). Loop order: tiles of pixels, then sources, then shifts, then
- * rows.
+ * Register tile: mr rows by 2, 4 or 8 vectors of pixels (ROWS_NV), and by fewer at the end of a row. Loop order: tiles of pixels,
+ * then sources, then shifts, then rows.
  */
 
 /* Vectors of pixels of a tile of mr rows: as many accumulators as hide the latency of a multiply-add, if there are enough
@@ -49,11 +49,16 @@ INLINE void FN(rows_block)(const int mr, const int nv, const convt_rows *r, int 
 
 INLINE void FN(rows_m)(const int mr, const convt_rows *r)
 {
-    const int nv = ROWS_NV(mr);
     int i = 0;
-    for (; i + (nv - 1) * VL < r->n; i += nv * VL)
-        FN(rows_block)(mr, nv, r, i);
-    for (; i < r->n; i += VL)
+    if (ROWS_NV(mr) == 8)
+        for (; i + 7 * VL < r->n; i += 8 * VL)
+            FN(rows_block)(mr, 8, r, i);
+    if (ROWS_NV(mr) >= 4)
+        for (; i + 3 * VL < r->n; i += 4 * VL)
+            FN(rows_block)(mr, 4, r, i);
+    for (; i + VL < r->n; i += 2 * VL)
+        FN(rows_block)(mr, 2, r, i);
+    if (i < r->n)
         FN(rows_block)(mr, 1, r, i);
 }
 
