@@ -180,7 +180,7 @@ def activate(activation, y):
         sigmoid = np.where(y < 0, np.exp(y) / (1 + np.exp(y)), 1 / (1 + np.exp(-y)))
         if name == "sigmoid":
             return np.where(y == np.inf, 1, sigmoid)
-        gate = sigmoid if name == "swish" else 0.5 * erfc(-y * math.sqrt(0.5))
+        gate = {"swish": sigmoid, "gelu": 0.5 * erfc(-y * math.sqrt(0.5))}[name]
         return np.where(y == np.inf, np.inf, y * gate)  # NaN at -inf
 
 

@@ -85,14 +85,16 @@ def known():
     return {each.name: each for each in found}
 
 
-def of_cpu(cpu, vector_bits, amx):
+def of_cpu(cpu, vector_bits, amx, dots=False):
     """Return the Description of a CPU, given as (vendor, family, model).
 
-    It is the file of the CPU's family if that has the same vector width and use of AMX, else the file of the vector width.
+    It is the file of the CPU's family if that has the same vector width and use of AMX, and dot products if the CPU has ``dots``,
+    because the model that a virtual machine reports may be that of another CPU. Otherwise it is the file of the vector width.
     """
     vendor, family, model = cpu
     files = [each for each in known().values() if each.vector_bits == vector_bits]
     for each in files:
-        if each.amx == amx and any(v == vendor and f == family and low <= model <= high for v, f, low, high in each.cpus):
+        fits = each.amx == amx and (amx or each.constants.dots > 0 or not dots)
+        if fits and any(v == vendor and f == family and low <= model <= high for v, f, low, high in each.cpus):
             return each
     return next(each for each in files if not each.cpus)

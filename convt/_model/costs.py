@@ -88,7 +88,7 @@ def limits(l1, l2, l3):
         kept_weights=l2,
         far=512 * KIB,
         shallow_depth=32,
-        planes_block=2 * l2,
+        planes_block=min(2 * l2, 2 * MIB),
         wide_block=l2 // 2,
         same_set=4 * KIB,
         strip=l1 // 3,
@@ -153,7 +153,7 @@ NAMES = {
     "move": Name("move", "vector", "vector", "copying vectors, with a conversion or without"),
     "rest": Name("rest", "vector", "pixel of a packed row", "copying the channels of pixels that fill no whole vector"),
     "collect": Name("collect", "vector", "vector of pixels of a channel", "copying pixels of a channel beside those of others"),
-    "turn": Name("turn", "vector", "vector of a block", "transposing between NCX and NXC"),
+    "turn": Name("turn", "segments", "vector of a block", "transposing between NCX and NXC"),
     "store": Name("store", "vector", "vector", "storing vectors of AMX accumulators or of a transform"),
     "zip": Name("zip", "vector", "vector of outputs", "interleaving outputs by shuffles"),
     "gather": Name("gather", "vector", "vector of outputs", "interleaving or collecting outputs by gathers"),
@@ -305,6 +305,7 @@ def units(here, vector_bits):
         "vector": vector,
         "vector_byte": vector / (vector_bits / 8),
         "lanes": here.call * vector_bits / 32,  # one call per lane of a vector
+        "segments": vector_bits / 128,  # one cycle per 16 bytes of a vector, which are transposed together
         "dots": 2 / here.dots if here.dots else vector,
         "product": 1 / here.products if here.products else vector,
         "call": here.call,

@@ -48,8 +48,11 @@ def _unit(isa, dtype, name):
 def _machine(isa, caches, packed_limit, family=None):
     """Return the Machine of an instruction set and cache sizes, with the machine file ``family`` or that of this CPU."""
     info = _core.kernel_info("float32", isa=isa)
-    bits, amx = 8 * info["vl"] * info["t_size"], _core.kernel_info("float32", "amx", isa) is not None
-    found = constants.known()[family] if family is not None else _DESCRIPTION or constants.of_cpu(cpu(), bits, amx)
+    bits, (amx, dots) = 8 * info["vl"] * info["t_size"], [_core.kernel_info("float32", unit, isa) for unit in ("amx", "dots")]
+    if family is not None:
+        found = constants.known()[family]
+    else:
+        found = _DESCRIPTION or constants.of_cpu(cpu(), bits, amx is not None, dots is not None)
     profile = costs.profile_of(found.name, found.constants, bits)
     return Machine(found.name, isa, found.constants, *caches, costs.limits(*caches), profile, packed_limit, isa)
 

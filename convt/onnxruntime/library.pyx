@@ -153,6 +153,7 @@ cdef OrtCalls ort
 cdef OrtCustomOpDomain *domain = NULL
 cdef OrtCustomOp operators[OPERATORS]
 convt_inputs = _inputs.COUNT
+assert len(dtypes.COMPUTED) == OPERATORS
 for _n, _row in enumerate(dtypes.COMPUTED):
     operators[_n] = convt_operator(_row.onnx)
 

@@ -95,16 +95,6 @@ def test_a_task_of_fewer_rows_than_a_tile_is_no_whole_tile():
     assert costs[0] < 0.7 * costs[1]
 
 
-def test_what_the_last_level_cache_does_not_hold_is_dear_to_the_matrix_unit():
-    if not matrix_unit():
-        pytest.skip("no matrix unit")
-    op = convt.ConvTranspose(np.ones((1, 96, 64), np.float32), backend="native")
-    with pretend(family="skylake_server"):  # a CPU whose last-level cache is not shared by dozens of cores
-        found = [choose.permitted(op._attributes.problem((1, pixels, 96)), "auto") for pixels in (50_000, 200_000)]
-    near, far = (cost["matrix"] / cost["direct"] for cost in found)
-    assert near < 0.9 < far
-
-
 def test_names_are_an_algorithm_on_a_unit():
     assert BASIC == ("direct", "winograd", "scatter", "depthwise", "rows", "turned", "unpacked")
     for name, each in ALGORITHMS.items():

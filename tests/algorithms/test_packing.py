@@ -134,7 +134,7 @@ def test_panels_are_made_in_passing(name, filter_format):
 def test_points_are_made_in_passing(name, algorithm, filter_format):
     if algorithm.startswith("matrix") and (not matrix_unit() or filter_format == "OIX" or name == "uneven"):
         pytest.skip("no matrix unit, or weights that are packed before the tasks run")
-    with pretend(l2=2 << 20, family="skylake_server"):  # costs for which these problems have few row blocks
+    with pretend(l2=2 << 20, pack_on_the_fly=0, pack_on_the_fly_again=100):
         assert shots(name, "float32", algorithm, filter_format)[3].packing_workspace
 
 

@@ -31,6 +31,11 @@ def test_a_cpu_gets_the_file_of_its_family_or_of_its_vectors():
     assert name(("GenuineIntel", 6, 85), 512, False) == "skylake_server"
     assert name(("GenuineIntel", 6, 106), 512, False) == "ice_lake"
     assert name(("GenuineIntel", 6, 143), 512, True) == "sapphire_rapids_amx"
+    assert name(("GenuineIntel", 6, 173), 512, True) == "granite_rapids"
+    # Virtual machines on Granite Rapids that report the model of Rocket Lake.
+    assert name(("GenuineIntel", 6, 167), 512, True) == "granite_rapids"
+    assert name(("GenuineIntel", 6, 167), 512, False, True) == "sapphire_rapids"
+    assert name(("GenuineIntel", 6, 167), 512, False) == "ice_lake"
     assert name(("GenuineIntel", 6, 143), 512, False) == "sapphire_rapids"
     assert name(("GenuineIntel", 6, 143), 256, False) == "generic_256"  # the kernels of a lower instruction set
     for bits in (128, 256, 512):

@@ -67,7 +67,7 @@ def _row_counts(schedule, kind, info, input_rows, new_rows, here):
         counts["dw_store"] += stores
     if p.groups * p.co * info.t_size % 1024 == 0:  # consecutive outputs fall into few sets of L1
         counts["dw_store"] += stores
-    if groups_per_vector or kind.reads == "as they are" or (kind.reads == "permuted" and not width):
+    if groups_per_vector or kind.reads != "gathered":
         return counts
     if not width:  # gathered inputs serve all phases
         counts["dw_gathered_fma"] = fmas / s

@@ -71,10 +71,10 @@ def kind_of_operator(dtype, groups, ci, co, kernel, strides, dilations, here):
         reads = "permuted"
     else:
         reads = "gathered"
-    if width:
-        return CellKind(width, 0, False, reads, 2)
     # A vector of a cache line (AVX-512) broadcasts its input within the multiply-add, without a second operation.
-    return CellKind(0, 0, False, reads, 2 if permuted and span == 1 and vl * info.t_size < 64 else 1)
+    broadcasts = vl * info.t_size >= 64 and (width == 1 and ci == 1 if width else span == 1)
+    spreads = (width or (permuted and span == 1)) and not broadcasts
+    return CellKind(width, 0, False, reads, 2 if spreads else 1)
 
 
 def _groups_per_vector(info, groups, ci, co, products):

@@ -85,7 +85,8 @@ def schedule(problem, here, unit, threads, finite):
     ``finite`` has no effect, because depthwise multiplies no zeros outside the input.
     """
     kind = kind_of(problem, here)
-    if kind is None or (ITEMSIZE[problem.dtype] == 2 and kind.reads != "as they are"):  # `widens` is true
+    info = here.info(problem.dtype)
+    if kind is None or (info.s_size < info.t_size and kind.reads != "as they are"):  # `widens` is true
         return None
     found, limit = _schedule(problem, here, kind, unit, threads), here.limits.single_thread_cycles
     if threads > 1 and problem.flops < 64 * limit and cost(found, here) < limit:  # too little work for a second thread
@@ -98,7 +99,8 @@ def _schedule(problem, here, kind, unit, threads):
     ci, co, out, first = problem.ci, problem.co, problem.out_sizes[-1], problem.begin[-1]
     s, k, d, size = problem.strides[-1], problem.kernel[-1], problem.dilations[-1], problem.in_sizes[-1]
     width, groups_per_vector, _, reads, _ = kind
-    info, limits, is_16_bit, channels = here.info(problem.dtype), here.limits, ITEMSIZE[problem.dtype] == 2, problem.groups * co
+    info, limits, channels = here.info(problem.dtype), here.limits, problem.groups * co
+    is_16_bit = info.s_size < info.t_size
     row_taps = math.prod([common.most_taps_of_output(problem, ax) for ax in range(problem.rank - 1)])
     hole = phases.hole_count(k, s, d, first, out) > 0
     # With stride 1, the j of a run are `d` apart, so that a term of a run reads one pixel before that of the previous term.
@@ -143,7 +145,7 @@ def _cut_tasks(problem, kind, info, threads, row_taps):
         most_lanes, granule = _WEIGHT_BYTES // (math.prod(problem.kernel) * ci * info.t_size), _LANES
         if groups_per_vector:  # the inputs of a row stay in cache
             most_lanes, granule = min(most_lanes, 2 * _LANES), -(-_LANES // (groups_per_vector * co)) * groups_per_vector * co
-        if info.s_size == 2:  # the outputs of a few j stay in L1 until they are rounded
+        if info.s_size < info.t_size:  # the outputs of a few j stay in L1 until they are rounded
             most_lanes = min(most_lanes, _ROUNDED_BYTES // (8 * s * info.t_size))
         lane_block = min(lanes, max(1, most_lanes // granule) * granule)
     lane_blocks = -(-lanes // lane_block)
@@ -169,7 +171,7 @@ def _choose_stores(problem, here, kind, info, task, hole):
         return Stores(task.block)
     limit, written = limits.depthwise_non_temporal, execution.output_bytes(problem)
     moved_bytes = execution.data_bytes(problem) + written
-    if info.s_size == 2:  # outputs of a few j are gathered in L1 if they fit there and every output is written (no holes)
+    if info.s_size < info.t_size:  # outputs of a few j are gathered in L1 if they fit there and every output is written (no holes)
         least_bytes = least_j * s * task.lane_block * info.t_size
         if hole or least_bytes > 4 * _ROUNDED_BYTES:
             return Stores(task.block)

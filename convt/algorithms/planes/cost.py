@@ -51,7 +51,8 @@ def counts(problem, cut, wide, stream, here):
 
 def least(stages, problem, here, unit="vectors"):
     """Return a lower bound of the cycles: those of the algorithm alone, and for NCX of moving each element once."""
-    if ITEMSIZE[problem.dtype] == 2:  # the problem may be computed in float32 blocks
+    info = here.info(problem.dtype)
+    if info.s_size < info.t_size:  # the problem may be computed in float32 blocks
         wide = stages.least(problem._replace(dtype="float32", planar=False), here, unit)
         return min(wide, stages.least(problem._replace(planar=False), here, unit))
     if not problem.planar or stages.planar:

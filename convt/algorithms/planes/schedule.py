@@ -6,7 +6,6 @@ with the stages of another algorithm. bind.py makes the plan.
 
 import math
 
-from ..._base.problem import ITEMSIZE
 from ..._run import execution
 from ..._run.workspace import book
 from .. import common
@@ -31,8 +30,8 @@ def schedule(stages, widens, strided, problem, here, unit, threads, finite=True)
     ``strided`` says that the algorithm alone accepts any strides. It then computes problems whose weights are not finite,
     because these weights must not be multiplied by the zeros of framed blocks.
     """
-    nonempty = math.prod(problem.in_shape) * math.prod(problem.out_shape) > 0
-    wide = nonempty and ITEMSIZE[problem.dtype] == 2 and widens(problem, here)
+    info, nonempty = here.info(problem.dtype), math.prod(problem.in_shape) * math.prod(problem.out_shape) > 0
+    wide = nonempty and info.s_size < info.t_size and widens(problem, here)
     return _schedule(stages, wide, strided, problem, here, unit, threads, finite, problem.planar and nonempty)
 
 

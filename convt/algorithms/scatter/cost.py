@@ -9,10 +9,12 @@ from ... import _core
 from ..._model import costs
 from .. import common
 from . import reach
+from .loops import PLANES_IN_PLACE
 
 # body_widen.h first copies cache lines if pixels are a multiple of _SAME_SET_BYTES bytes apart and have more than _FEW_CHANNELS
 # channels.
 _SAME_SET_BYTES, _FEW_CHANNELS = 1024, 64
+_GATHERED_TERM = 0.4  # cost of gathering a vector of terms, as a share of the cost of gathering and storing a vector of outputs
 _SUM_OF_J = 1 / 16  # cost of summing the few lanes of one j, as a share of the cost of storing a vector of outputs
 
 
@@ -76,7 +78,7 @@ def _gathered_cycles(schedule, unit, prices):
     task = common.tile_counts(math.prod(problem.kernel) * problem.co, pixels, problem.ci, unit)
     task["across_transpose"], task["start"] = problem.ci * -(-pixels // unit.vl), 1
     outputs = math.prod(problem.out_sizes) * problem.co
-    image = {"overlap_term": outputs * (1 + reach.most_terms(problem)), "start": 1}
+    image = {"gather": -(-outputs // unit.vl) * (1 + reach.most_terms(problem)) * _GATHERED_TERM, "start": 1}
     return schedule.tasks * prices.cycles(task) + problem.batch * prices.cycles(image)
 
 
@@ -111,7 +113,10 @@ def _across_counts(schedule, kind, rows, unit, here):
     chunks = taps if schedule.chunks_of_tap and packs < taps else 1
     tiles = common.tile_counts(columns, gemm_rows * pixels, taps * ci / max(chunks, 1), unit)
     counts = {name: count * chunks / gemm_rows for name, count in tiles.items()}
-    counts["collect" if problem.planar else "across_transpose"] = packs * ci * vectors
+    if not problem.planar:
+        counts["across_transpose"] = packs * ci * vectors
+    elif schedule.chunks_of_tap or rows.taps > 1 or columns > PLANES_IN_PLACE:  # planes are not multiplied in place
+        counts["collect"] = packs * ci * vectors
     if not problem.planar and problem.groups * ci * unit.s_size % _SAME_SET_BYTES == 0 and ci > _FEW_CHANNELS:
         counts["move"] = packs * ci * vectors  # cache lines that share sets of L1 are copied first
     counts["start"] = packs / gemm_rows + phases
@@ -142,8 +147,8 @@ def _columns_counts(schedule, kind, rows, unit, here):
         counts[name] = chunks * count
     lanes, terms = s * problem.co, -(-problem.kernel[-1] // s)
     if lanes <= vl and problem.groups == 1:
-        stores = 1.0 if unit.matrix else 1 / vl + _SUM_OF_J  # whole vectors store the outputs of vl j (body_overlap.h)
-        counts["overlap_term"], counts["overlap_vector"] = phases * js * terms, phases * js * stores
+        # Whole vectors store the outputs of vl j (body_overlap.h).
+        counts["overlap_term"], counts["overlap_vector"] = phases * js * terms, phases * js * (1 / vl + _SUM_OF_J)
     else:
         vectors = phases * js * -(-lanes // vl)
         counts["overlap_vector_term"], counts["overlap_vector"] = vectors * terms, vectors

@@ -46,12 +46,14 @@ from convt.algorithms.scatter.weights cimport ScatterRecipe
 cnp.import_array()
 
 PANELS = PLANE_PANELS
-FEW_COLUMNS = CONVT_PIXEL_MR  # up to this many columns, pixels are multiplied in place: see `multiply_in_place`
+PLANES_IN_PLACE = IN_PLACE_COLUMNS
 
 
 cdef enum:
     PREFETCHED = 128  # the most bytes by which a prefetch advances: two cache lines, because fetching one also fetches the next
     MOST_AXES = 64    # the most axes, as in NumPy
+    IN_PLACE_COLUMNS = 32  # the most columns by which planes are multiplied in place: see `multiply_in_place`
+    SAME_SETS = 1024  # bytes; planes at a multiple of this distance fall into few sets of L1
     PLANE_PANELS = 8  # panels of pixels that are packed at a time, plane by plane: few streams of loads, and stores stay in L1
 
 
@@ -207,8 +209,8 @@ cdef class ScatterPlan(NativePlan):
         s.dense, s.slab, s.chunk_size = dense, recipe.slab, s.schedule.slot_bytes // max(1, schedule.chunks_of_tap)
         s.across = s.slab > 0
         s.by_panels = s.across and not s.schedule.chunks_of_tap
-        s.few_in_place = s.by_panels and self.ci <= CONVT_KC and (
-            s.in_step == 1 or (self.in_c == 1 and self.ci * self.k.t_size >= 16))
+        s.few_in_place = s.by_panels and (
+            s.in_step == 1 or (self.in_c == 1 and self.ci <= CONVT_KC and self.ci * self.k.t_size >= 16))
         s.axes = <ScatterAxis *>zeroed(self.keep, x, sizeof(ScatterAxis))
         s.rows = 1
         for ax in range(x - 1, -1, -1):
@@ -381,7 +383,10 @@ cdef void open_class(Scatter *s, ScatterClass *c, PackClass *packs) noexcept nog
 
 cdef void cut_depth(const Scatter *s, ScatterClass *c) noexcept nogil:
     """Divide the depth of a class into chunks of one tap, or of taps that are adjacent in the panel and in one slab."""
-    cdef int64_t ci_p = s.ci_p, whole = ci_p if s.schedule.chunks_of_tap else s.slab
+    # Pixels that are multiplied in place take a chunk for each tap. So do packed ones, because strides decide which these are, and
+    # must not change results.
+    cdef bint by_tap = s.schedule.chunks_of_tap or (s.across and c.pack.ncols <= CONVT_PIXEL_MR)
+    cdef int64_t ci_p = s.ci_p, whole = ci_p if by_tap else s.slab
     cdef int64_t tap, ax, n, flat, step, first = 0, panel = 0, end = 0
     if not ci_p:
         c.nchunks = 1
@@ -647,7 +652,11 @@ cdef void compute_products(Scatter *s, Product *w, const char *next, int64_t nex
         i = max(<int64_t>1, tiles * c.chunks.prefetches * c.nchunks)
         w.t.prefetch_step = min(<int64_t>PREFETCHED, convt_quotient(next_bytes + i - 1, i))
     if s.few_in_place and c.pack.ncols <= CONVT_PIXEL_MR:
-        multiply_in_place(s, w)
+        multiply_in_place(s, w, w.m)
+        return
+    if s.few_in_place and c.ntaps == 1 and c.pack.ncols <= IN_PLACE_COLUMNS and (
+            s.in_step == 1 and s.in_c * k.s_size & (SAME_SETS - 1)):
+        multiply_in_place(s, w, k.nr)
         return
     while p < w.m:
         if s.by_panels:
@@ -666,20 +675,28 @@ cdef void compute_products(Scatter *s, Product *w, const char *next, int64_t nex
         p += some
 
 
-cdef void multiply_in_place(const Scatter *s, Product *w) noexcept nogil:
-    """Multiply pixels by few columns, in place, because packing costs more than it gains."""
+cdef void multiply_in_place(const Scatter *s, Product *w, int64_t some) noexcept nogil:
+    """Multiply pixels in place, because packing costs more than it gains. ``some`` pixels at a time are multiplied by all columns,
+    so that they are read from L1 for all columns but the first ones."""
+    cdef const convt_kernels *k = s.k
     cdef ScatterClass *c = w.c
-    cdef int64_t tap = 0, chunk, depth
+    cdef ScatterChunk *ch
+    cdef int64_t p = 0, chunk, r0, r1, i, tiles = convt_quotient(c.pack.ncols + CONVT_PIXEL_MR - 1, CONVT_PIXEL_MR)
+    cdef Cut by_tile = cut_evenly(c.pack.ncols, tiles, 1)
     cdef convt_pixel_gemm t
-    t.kc, t.pixels, t.cs, t.rs, t.ld, t.out = <int>s.ci, <int>w.m, s.in_step, s.in_c, c.ld, w.col
-    for chunk in range(c.nchunks):
-        depth = 0
-        while depth < c.chunks[chunk].depth:  # whole taps
-            t.src = w.src + (tap_at(s, c, tap, w.j) + w.i_lo * s.in_step) * s.k.s_size
-            t.a = w.weights + c.chunks[chunk].at + depth * s.k.e_size
-            t.add = tap > 0
-            s.k.pixel_gemm(<int>c.pack.ncols, &t)
-            depth, tap = depth + s.ci, tap + 1
+    t.cs, t.rs, t.ld = s.in_step, s.in_c, c.ld
+    while p < w.m:
+        t.pixels = <int>min(some, w.m - p)
+        for chunk in range(c.nchunks):
+            ch = c.chunks + chunk
+            t.kc, t.add, r1 = <int>ch.depth, chunk > 0, 0
+            t.src = w.src + (tap_at(s, c, ch.tap, w.j) + (w.i_lo + p) * s.in_step + ch.channel * s.in_c) * k.s_size
+            for i in range(tiles):
+                r0, r1 = r1, cut_at(&by_tile, i + 1)
+                t.a = w.weights + ch.at + r0 * CONVT_LDA * k.e_size
+                t.out = w.col + (r0 * c.ld + p) * k.t_size
+                k.pixel_gemm(<int>(r1 - r0), &t)
+        p += some
 
 
 cdef inline void multiply_tile(const Scatter *s, Product *w, int64_t chunk, int64_t r0, int64_t r1, char *at) noexcept nogil:
@@ -730,8 +747,8 @@ cdef void multiply_across(const Scatter *s, Product *w, int64_t chunk, char *pan
         t.a = w.weights + ch.at + r0 * CONVT_LDA * k.e_size
         multiply_tile(s, w, chunk, r0, r1, w.col + first * k.t_size)
         if w.lines_left and t.prefetch >= w.end:  # go on with the next line of each plane
-            t.prefetch = w.end - w.span_bytes + 64
-            w.end += 64
+            t.prefetch = w.end - w.span_bytes + PREFETCHED
+            w.end += PREFETCHED
             w.lines_left -= 1
             if w.lines_left == 0:
                 t.prefetch_step = 0
@@ -750,7 +767,7 @@ cdef void prefetch_planes(const Scatter *s, Product *w, int64_t chunk, int64_t p
         tap_at(s, w.c, ch.tap, w.j) + w.i_lo + p + (some if is_last else 0) + ch.channel * s.in_c)
     w.span_bytes = w.t.prefetch_step * ch.depth
     w.end = w.t.prefetch + w.span_bytes
-    w.lines_left = s.schedule.panels * s.k.nr * s.k.s_size // 64
+    w.lines_left = s.schedule.panels * s.k.nr * s.k.s_size // PREFETCHED
 
 
 cdef char *pixels_of_chunk(const Scatter *s, Product *w, int64_t chunk, int64_t p, int64_t some) noexcept nogil:

@@ -152,6 +152,7 @@ cdef class WinogradRecipe(PanelRecipe):
         cdef int64_t *terms
         cdef int64_t *taps
         cdef char *column_src
+        cdef char *next
         cdef bint wrong = False
         cdef convt_wino_filter f
         self.piece(c, column, end, src, &column_src, &taps)
@@ -167,12 +168,13 @@ cdef class WinogradRecipe(PanelRecipe):
                 at[e] = convt_quotient(taps[c.window_taps[i]], k.s_size)
             f.scale = c.scale + terms[0] * k.t_size
             depth -= last - low
+            next = dst + (last - low) * f.out_step * k.e_size  # whole steps of depth, also if the last one has fewer in-channels
             while low < high:
                 f.in_, f.out, f.n = column_src + low * self.si * k.s_size, dst, <int>min(self.stage_channels, high - low)
                 wrong |= not k.wino_filter(&f)
                 dst += f.n * f.out_step * k.e_size
                 low += f.n
-            w, low = w + 1, 0
+            w, low, dst = w + 1, 0, next
         return wrong
 
 
