@@ -88,8 +88,9 @@ def known():
 def of_cpu(cpu, vector_bits, amx, dots=False):
     """Return the Description of a CPU, given as (vendor, family, model).
 
-    It is the file of the CPU's family if that has the same vector width and use of AMX, and dot products if the CPU has ``dots``,
-    because the model that a virtual machine reports may be that of another CPU. Otherwise it is the file of the vector width.
+    It is the file of the CPU's family if that has the same vector width and use of AMX, and dot products if the CPU has
+    ``dots``, because the model that a virtual machine reports may be that of another CPU. Otherwise it is the file of the
+    vector width.
     """
     vendor, family, model = cpu
     files = [each for each in known().values() if each.vector_bits == vector_bits]

@@ -171,7 +171,8 @@ def _choose_stores(problem, here, kind, info, task, hole):
         return Stores(task.block)
     limit, written = limits.depthwise_non_temporal, execution.output_bytes(problem)
     moved_bytes = execution.data_bytes(problem) + written
-    if info.s_size < info.t_size:  # outputs of a few j are gathered in L1 if they fit there and every output is written (no holes)
+    # Outputs of a few j are gathered in L1 if they fit there and every output is written (no holes).
+    if info.s_size < info.t_size:
         least_bytes = least_j * s * task.lane_block * info.t_size
         if hole or least_bytes > 4 * _ROUNDED_BYTES:
             return Stores(task.block)

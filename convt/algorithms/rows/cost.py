@@ -39,8 +39,8 @@ def cost(schedule, here):
 
 
 def _step(height, vectors, accumulators):
-    """Return the cycles to multiply a row of ``vectors`` by one weight of each of ``height`` outputs: blocks of 8, 4, 2 vectors,
-    as wide as the accumulators permit, and of one vector at the end."""
+    """Return the cycles to multiply a row of ``vectors`` by one weight of each of ``height`` outputs: in blocks of 8, 4 or 2
+    vectors, as wide as the accumulators permit, and of one vector at the end."""
     cycles = 0.0
     for wide in (8, 4, 2, 1):
         if wide <= 2 or height * wide <= accumulators:
