@@ -31,7 +31,7 @@ def measure(threads):
     ``raw`` maps each measurement to a list of its best turns. Raise RuntimeError if other processes disturbed the measurement.
     """
     l2, l3 = _core.cache_bytes()[1:]
-    inside, between = l2 // 2, math.isqrt(l2 * max(l3 // threads, 4 * l2))
+    inside, between = l2 // 2, math.isqrt(l2 * max(min(l3, machine.LAST_BYTES) // threads, 4 * l2))
     beyond = min(MEMORY, max(4 * l3, 1 << 26)) // threads
     memory = np.ones(threads * max(inside, between, beyond) + 64, np.uint8)
     swept = {

@@ -88,7 +88,7 @@ def limits(l1, l2, l3):
         kept_weights=l2,
         far=512 * KIB,
         shallow_depth=32,
-        planes_block=min(2 * l2, 2 * MIB),
+        planes_block=2 * l2,
         wide_block=l2 // 2,
         same_set=4 * KIB,
         strip=l1 // 3,

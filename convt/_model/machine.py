@@ -13,6 +13,8 @@ from .._run import config
 from . import constants, costs
 from .unit import unit_of
 
+LAST_BYTES = 32 << 20  # the most bytes of the last-level cache that one process can expect, because other processes share it
+
 
 @dataclass(frozen=True, eq=False)
 class Machine:
@@ -31,8 +33,8 @@ class Machine:
 
     @property
     def last_bytes(self):
-        """Return the bytes of the last-level cache that one process can expect, because other processes share it."""
-        return min(32 << 20, self.l3)
+        """Return the bytes of the last-level cache that one process can expect."""
+        return min(LAST_BYTES, self.l3)
 
     def info(self, dtype, unit="vectors"):
         """Return the `Unit` of a name for a dtype, or None if the instruction set or the dtype has none."""

@@ -112,7 +112,11 @@ def _across_counts(schedule, kind, rows, unit, here):
     vectors = -(-gemm_rows * pixels // vl) / gemm_rows
     chunks = taps if schedule.chunks_of_tap and packs < taps else 1
     tiles = common.tile_counts(columns, gemm_rows * pixels, taps * ci / max(chunks, 1), unit)
-    counts = {name: count * chunks / gemm_rows for name, count in tiles.items()}
+    # Each panel of pixels reads the weights again, from L2 if L1 does not hold them.
+    total = common.filter_bytes(problem, unit)
+    weights = columns * taps * ci * unit.e_size * -(-gemm_rows * pixels // unit.nr) / gemm_rows
+    counts = common.weight_counts(weights * common.uncached_fraction(total, here.l1), total, here=here)
+    counts |= {name: count * chunks / gemm_rows for name, count in tiles.items()}
     if not problem.planar:
         counts["across_transpose"] = packs * ci * vectors
     elif schedule.chunks_of_tap or rows.taps > 1 or columns > PLANES_IN_PLACE:  # planes are not multiplied in place

@@ -747,8 +747,8 @@ cdef void multiply_across(const Scatter *s, Product *w, int64_t chunk, char *pan
         t.a = w.weights + ch.at + r0 * CONVT_LDA * k.e_size
         multiply_tile(s, w, chunk, r0, r1, w.col + first * k.t_size)
         if w.lines_left and t.prefetch >= w.end:  # go on with the next line of each plane
-            t.prefetch = w.end - w.span_bytes + PREFETCHED
-            w.end += PREFETCHED
+            t.prefetch = w.end - w.span_bytes + 64
+            w.end += 64
             w.lines_left -= 1
             if w.lines_left == 0:
                 t.prefetch_step = 0
@@ -767,7 +767,7 @@ cdef void prefetch_planes(const Scatter *s, Product *w, int64_t chunk, int64_t p
         tap_at(s, w.c, ch.tap, w.j) + w.i_lo + p + (some if is_last else 0) + ch.channel * s.in_c)
     w.span_bytes = w.t.prefetch_step * ch.depth
     w.end = w.t.prefetch + w.span_bytes
-    w.lines_left = s.schedule.panels * s.k.nr * s.k.s_size // PREFETCHED
+    w.lines_left = s.schedule.panels * s.k.nr * s.k.s_size // 64
 
 
 cdef char *pixels_of_chunk(const Scatter *s, Product *w, int64_t chunk, int64_t p, int64_t some) noexcept nogil:
