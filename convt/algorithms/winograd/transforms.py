@@ -82,7 +82,7 @@ def axis_transforms(k, s, d, merge, begin, out, kinds, all_points):
 
     ``all_points`` says that no points are left out.
     """
-    equal, number = {}, 0
+    equal, found, number = {}, {}, 0
     for index, (residues, offs, _) in enumerate(phase_groups(k, s, d, merge)):
         spans = {}  # range of j in the window -> number of phases with this range
         for r in residues:
@@ -91,23 +91,34 @@ def axis_transforms(k, s, d, merge, begin, out, kinds, all_points):
                 spans[span] = spans.get(span, 0) + 1
         if not spans:
             continue
-        lows, highs = zip(*spans, strict=True)
-        first, taps, phases = min(lows), len(offs), len(residues)
-        count, inside = max(highs) - first, min(highs) - max(lows) + 1
-        spans = [(low - first, high - first, n) for (low, high), n in spans.items()]
-        all_inside, others = max(0, inside - 1) / count, []
-        candidates = [AxisTransform(0, False, count, 1, 1, taps, 1.0, all_inside, phases, taps * count, taps * phases)]
-        if count > 1 and taps > 1 and offs[0] - offs[-1] == taps - 1:
-            for some in (kinds,) if kinds is SMALL else (kinds, SMALL):
-                found = [_axis_transform(t, taps, count, spans, inside, phases, all_points) for t in some if t.taps <= taps]
-                if not found:
-                    break
-                for transform in sorted(found, key=lambda transform: (transform.products, transform.points)):
-                    last = candidates[-1]
-                    (candidates if last.kind == 0 or transform.weights < last.weights else others).append(transform)
-        equal.setdefault((tuple(candidates), tuple(others), taps), []).append((number, index))
+        first = min([low for low, _ in spans])
+        taps, phases, adjacent = len(offs), len(residues), offs[0] - offs[-1] == len(offs) - 1
+        run = tuple([(low - first, high - first, n) for (low, high), n in spans.items()]), taps, phases, adjacent
+        if run not in found:  # most runs of a long stride are equal
+            found[run] = _candidates(*run, kinds, all_points)
+        equal.setdefault((*found[run], taps), []).append((number, index))
         number += 1
     return [EqualRuns(*zip(*members, strict=True), *fits) for (*fits, _), members in equal.items()]
+
+
+def _candidates(spans, taps, phases, adjacent, kinds, all_points):
+    """Return the `candidates` and `others` of an `EqualRuns`.
+
+    ``spans`` are (first output inside the window, end, number of phases), relative to the start of the run.
+    """
+    lows, highs, _ = zip(*spans, strict=True)
+    count, inside, others = max(highs), min(highs) - max(lows) + 1, []
+    all_inside = max(0, inside - 1) / count
+    candidates = [AxisTransform(0, False, count, 1, 1, taps, 1.0, all_inside, phases, taps * count, taps * phases)]
+    if count > 1 and taps > 1 and adjacent:
+        for some in (kinds,) if kinds is SMALL else (kinds, SMALL):
+            found = [_axis_transform(t, taps, count, spans, inside, phases, all_points) for t in some if t.taps <= taps]
+            if not found:
+                break
+            for transform in sorted(found, key=lambda transform: (transform.products, transform.points)):
+                last = candidates[-1]
+                (candidates if last.kind == 0 or transform.weights < last.weights else others).append(transform)
+    return tuple(candidates), tuple(others)
 
 
 def _axis_transform(t, taps, count, spans, inside, phases, all_points):
