@@ -138,6 +138,28 @@ def test_points_are_made_in_passing(name, algorithm, filter_format):
         assert shots(name, "float32", algorithm, filter_format)[3].packing_workspace
 
 
+@pytest.mark.parametrize("algorithm", ["direct", "matrix", "winograd", "matrix_winograd"])
+@pytest.mark.parametrize("seed", range(24))
+def test_random_weights_packed_in_passing(algorithm, seed):
+    """Check whole panels of out-channels, and in-channels that fill no step of depth."""
+    if algorithm.startswith("matrix") and not matrix_unit():
+        pytest.skip("no matrix unit")
+    rng = np.random.default_rng(seed)
+    rank = int(rng.integers(1, 4))
+    kernel = rng.integers(2, (12, 6, 4)[rank - 1], rank, endpoint=True)
+    ci, co = int(rng.integers(1, 300)), int(rng.choice([16, 32, 64]))
+    strides = [int(rng.integers(1, k, endpoint=True)) for k in kernel]
+    filter = rng.standard_normal((*kernel, ci, co)).astype(np.float32)
+    data = rng.standard_normal((1, *rng.integers(2, (40, 8, 4)[rank - 1], rank, endpoint=True), ci)).astype(np.float32)
+    with pretend(l2=16 << 20, pack_on_the_fly=0, pack_on_the_fly_again=1000):
+        try:
+            wanted = convt.ConvTranspose(filter, strides=strides, algorithm=algorithm)(data).tobytes()
+        except ValueError:
+            pytest.skip("winograd does not accept the problem")
+        for _ in range(3):
+            assert convt.conv_transpose(data, filter, strides=strides, algorithm=algorithm).tobytes() == wanted
+
+
 @pytest.mark.parametrize("algorithm", ["direct", "winograd"])
 @pytest.mark.parametrize("name", ["edges", "taps left out"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])

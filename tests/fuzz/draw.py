@@ -113,7 +113,7 @@ def _activation(rng):
 
 
 def _channels(rng, work, most_channels):
-    kind = rng.choice(["dense", "dense", "grouped", "depthwise", "depthwise", "deep", "wide", "few", "none"])
+    kind = rng.choice(["dense", "dense", "grouped", "depthwise", "depthwise", "deep", "wide", "few", "panels", "none"])
     width = lambda: rng.choice(_WIDTHS)  # noqa: E731
     groups, ci, co = {
         "dense": lambda: (1, width(), width()),
@@ -122,9 +122,12 @@ def _channels(rng, work, most_channels):
         "deep": lambda: (1, rng.randint(100, 700), rng.randint(1, 9)),
         "wide": lambda: (1, rng.randint(1, 5), rng.randint(60, 260)),
         "few": lambda: (rng.choice([1, 1, 2, 4]), width(), rng.randint(1, 4)),
+        "panels": lambda: (1, rng.randint(1, 140), rng.choice([16, 32, 64])),
         "none": lambda: (1, 0 if rng.random() < 0.2 else 1, width()),
     }[kind]()
     work, most_channels = max(work, 4), max(most_channels, 4)
+    if kind == "panels":  # whole panels of out-channels, which tasks can pack on their own
+        return groups, max(1, min(ci, work // co, most_channels)), co
     groups = min(groups, work, most_channels)
     ci = min(ci, max(1, work // groups), max(1, most_channels // groups))
     return groups, ci, min(co, max(1, work // (groups * max(ci, 1))), max(1, most_channels // groups))
