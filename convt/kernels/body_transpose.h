@@ -29,6 +29,7 @@ INLINE void FN(transpose_columns)(const int full, S *to, ptrdiff_t ld, const S *
 
 #ifdef S_IS_T
 #define LINE_VECTORS ((int)(64 / sizeof(V)))
+#define NEAR_PLANES (1 << 19) /* bytes from the first to the last row up to which L2 holds them, so that nothing is prefetched */
 
 /* Transpose SEGMENT rows by as many columns as a cache line has elements. With `stream`, rows that are aligned to lines take
  * non-temporal stores. `at`: the offsets of the segments of the columns. */
@@ -62,19 +63,21 @@ INLINE void FN(transpose_lines)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs
 {
     enum { LINE = 64 / sizeof(S) };
     ptrdiff_t at[SEGMENT][VL / SEGMENT];
+    const int prefetches = !stream && rows * (ld < 0 ? -ld : ld) * (ptrdiff_t)sizeof(S) > NEAR_PLANES;
     FN(segment_offsets)(1, at, cs, VL);
     for (int r = 0; r < rows; r += SEGMENT) {
         r = r + SEGMENT <= rows ? r : rows - SEGMENT;
         const S *next = to + (r + 2 * SEGMENT <= rows ? r + SEGMENT : r) * ld + LINE - 1;
         for (int i = 0; i < lines; i++) {
 #pragma GCC unroll 4
-            for (int p = 0; p < SEGMENT && !stream; p++)
+            for (int p = 0; p < SEGMENT && prefetches; p++)
                 __builtin_prefetch(next + p * ld + i * LINE, 1);
             FN(transpose_line)(to + r * ld + i * LINE, ld, from + i * LINE * cs + r, cs, at, stream);
         }
     }
 }
 #undef LINE_VECTORS
+#undef NEAR_PLANES
 #endif
 
 #define BLOCK_ROWS 64 /* rows per block, a multiple of a cache line of elements */
