@@ -29,11 +29,12 @@ INLINE void FN(transpose_columns)(const int full, S *to, ptrdiff_t ld, const S *
 
 #ifdef S_IS_T
 #define LINE_VECTORS ((int)(64 / sizeof(V)))
-#define NEAR_PLANES (1 << 19) /* bytes from the first to the last row up to which L2 holds them, so that nothing is prefetched */
+#define NEAR_PLANES (1 << 19) /* bytes from the first to the last row up to which L2 holds them; they are not prefetched */
 
 /* Transpose SEGMENT rows by as many columns as a cache line has elements. With `stream`, rows that are aligned to lines take
  * non-temporal stores. `at`: the offsets of the segments of the columns. */
-INLINE void FN(transpose_line)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, ptrdiff_t at[SEGMENT][VL / SEGMENT], int stream)
+INLINE void FN(transpose_line)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, ptrdiff_t at[SEGMENT][VL / SEGMENT],
+                               int stream)
 {
     V v[LINE_VECTORS][SEGMENT];
 #pragma GCC unroll 4
@@ -56,9 +57,9 @@ INLINE void FN(transpose_line)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs,
     }
 }
 
-/* Transpose rows by whole cache lines of columns, SEGMENT rows at a time. Rows may be so far apart that their lines fall into few
- * sets of L1, which would evict a line that is half written, and that no hardware prefetches them: while lines are written,
- * those of the next rows are prefetched. The last rows may be copied twice. */
+/* Transpose rows by whole cache lines of columns, SEGMENT rows at a time. Rows may be so far apart that their lines fall into
+ * few sets of L1, which would evict a line that is half written, and that no hardware prefetches them: while lines are
+ * written, those of the next rows are prefetched. The last rows may be copied twice. */
 INLINE void FN(transpose_lines)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows, int lines, int stream)
 {
     enum { LINE = 64 / sizeof(S) };
