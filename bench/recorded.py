@@ -106,8 +106,8 @@ def measured(line: dict) -> dict[str, float]:
 def measure(family: str) -> None:
     """Measure the layers that the record of this CPU lacks, and append them."""
     path = record(family)
-    done = len(lines(family)) if path.exists() else 0
-    left = lines(LAYERS)[done:]
+    done = {(each["name"], each["layout"]) for each in lines(family)} if path.exists() else set()
+    left = [each for each in lines(LAYERS) if (each["name"], each["layout"]) not in done]
     print(f"{machine.current().name}, {_isa()}: {len(left)} layers")
     with path.open("a", encoding="utf-8") as file:
         for each in left:

@@ -3,14 +3,11 @@
  *
  *   T_TRANSPOSE    `transpose` of T
  *
- * Contiguous rows are converted two vectors at a time. Other layouts go through blocks of NARROW_ROWS x NARROW_COLUMNS elements on the
+ * Contiguous rows are converted two vectors at a time. Other layouts go through squares of SQUARE x SQUARE elements on the
  * stack, which are transposed as T. AVX-512 converts and stores two vectors as one cache line.
  */
 
-/* The rows and columns that are transposed at a time. They stay in L1, and each row (a plane) gets several cache lines, because
- * hardware prefetches no single lines of many planes. */
-#define NARROW_ROWS 16
-#define NARROW_COLUMNS 256
+#define SQUARE 64 /* rows and columns that are transposed at a time; they stay in L1 */
 
 INLINE void FN(narrow_row)(S *to, const T *from, int cols, int stream)
 {
@@ -29,7 +26,7 @@ INLINE void FN(narrow_row)(S *to, const T *from, int cols, int stream)
 static void FN(narrow)(void *dst, ptrdiff_t ld, ptrdiff_t dc, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
                        int stream)
 {
-    T block[NARROW_ROWS * NARROW_COLUMNS];
+    T square[SQUARE * SQUARE];
     S *to = dst;
     const T *from = src;
     if (dc == 1 && cs == 1) {
@@ -37,17 +34,16 @@ static void FN(narrow)(void *dst, ptrdiff_t ld, ptrdiff_t dc, const void *src, p
             FN(narrow_row)(to + r * ld, from + r * rs, cols, stream);
         return;
     }
-    for (int c = 0; c < cols; c += NARROW_COLUMNS)
-        for (int r = 0; r < rows; r += NARROW_ROWS) {
-            const int m = rows - r < NARROW_ROWS ? rows - r : NARROW_ROWS, n = cols - c < NARROW_COLUMNS ? cols - c : NARROW_COLUMNS;
-            T_TRANSPOSE(block, NARROW_COLUMNS, 1, from + r * rs + c * cs, rs, cs, m, n, 0);
+    for (int r = 0; r < rows; r += SQUARE)
+        for (int c = 0; c < cols; c += SQUARE) {
+            const int m = rows - r < SQUARE ? rows - r : SQUARE, n = cols - c < SQUARE ? cols - c : SQUARE;
+            T_TRANSPOSE(square, SQUARE, 1, from + r * rs + c * cs, rs, cs, m, n, 0);
             for (int i = 0; i < m; i++) {
-                S *row = to + (r + i) * ld + c * dc, some[NARROW_COLUMNS];
-                FN(narrow_row)(dc == 1 ? row : some, block + i * NARROW_COLUMNS, n, dc == 1 && stream);
+                S *row = to + (r + i) * ld + c * dc, some[SQUARE];
+                FN(narrow_row)(dc == 1 ? row : some, square + i * SQUARE, n, dc == 1 && stream);
                 for (int j = 0; dc != 1 && j < n; j++)
                     row[j * dc] = some[j];
             }
         }
 }
-#undef NARROW_ROWS
-#undef NARROW_COLUMNS
+#undef SQUARE

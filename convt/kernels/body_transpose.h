@@ -89,7 +89,7 @@ INLINE void FN(transpose_lines)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs
 
 /* The most cache lines of columns per block: rows get so many lines that hardware prefetches the next ones. */
 #define BLOCK_LINES 16
-#define COPIED_LINES 4 /* so many lines of a block that is copied first, because the copy stays in L1 */
+#define COPIED_LINES 4 /* the most cache lines of columns of a block that is copied first, so that the copy stays in L1 */
 
 /* Transpose a block of at least SEGMENT rows. */
 static void FN(transpose_block)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows, int cols, int stream)
