@@ -10,7 +10,7 @@ from ..._run import execution
 from ..._run.workspace import book
 from .. import common
 from ..caches import remembered
-from ..stages import SHARED
+from ..stages import SHARED, class_representative
 from . import cost
 from .blocks import Schedule, blocks
 
@@ -41,8 +41,10 @@ def _schedule(stages, wide, strided, problem, here, unit, threads, finite, plana
     contiguous = problem._replace(planar=False)
     if not planar and not wide:
         return stages.schedule(contiguous, here, unit, threads, finite)
-    if not wide and stages.planar and cheaper_on_planes(stages, problem, here, unit, finite):
-        return stages.schedule(problem, here, unit, threads, finite)
+    if not wide and stages.planar and cheaper_on_planes(stages, class_representative(problem), here, unit, finite):
+        on_planes = stages.schedule(problem, here, unit, threads, finite)
+        if on_planes is not None:
+            return on_planes
     return _schedule_in_blocks(stages, wide, strided, problem, here, unit, threads, finite)
 
 
@@ -58,36 +60,56 @@ def cheaper_on_planes(stages, problem, here, unit, finite):
 
 def _schedule_in_blocks(stages, wide, strided, problem, here, unit, threads, finite):
     """Return the `Schedule` of a problem in blocks, or that of a ``strided`` algorithm alone if weights are not finite."""
-    contiguous = problem._replace(planar=False)
-    block = contiguous._replace(dtype=WIDE) if wide else contiguous
+    block = _contiguous(wide, problem)
     if math.isinf(stages.least(block, here, unit)):
         return None
     cut = chosen_blocks(stages, wide, problem, block, here, unit)
     if cut.framed and not finite:
-        return stages.schedule(contiguous, here, unit, threads, finite) if strided else None
+        return stages.schedule(_contiguous(False, problem), here, unit, threads, finite) if strided else None
     return _schedule_of_cut(stages, wide, problem, cut, here, unit, threads, finite)
 
 
-@remembered(256)
 def chosen_blocks(stages, wide, problem, block, here, unit):
-    """Return the `Blocks` of a problem: ordinary ones, or large ones, which read the weights less often, if they cost less."""
+    """Return the `Blocks` of a problem: ordinary ones, or large ones, which read the weights less often, if they cost less.
+
+    The costs are compared for the problem that represents a problem class (stages.class_representative).
+    """
+    small, large = _two_sizes(wide, problem, block, here, unit)
+    representative = class_representative(problem)
+    return large if small != large and _large_pays(stages, wide, representative, here, unit) else small
+
+
+def _two_sizes(wide, problem, block, here, unit):
+    """Return ordinary and large `Blocks` of a problem. They are equal where large ones cannot gain."""
     weights, most = common.filter_bytes(block, here.info(block.dtype, unit)), here.limits.planes_block
     # If the last-level cache is slow, L2 should hold a block, unless it then reads many weights more often.
     if weights <= here.l1 and _SLOW * here.constants.l3_read < here.constants.l2_read:
         most //= 4
     small = blocks(block, here, here.limits.wide_block if wide else most, wide)
     if small.total == 1 or not (wide or weights > here.limits.far):
-        return small
+        return small, small
     most = here.limits.planes_block
     most = most if wide else max(most, min(_LARGE * most, int(_LARGE_SHARE * here.l3)))
     large = blocks(block, here, most, wide)
-    if large == small or block_workspace(large).bytes > 2 * most:  # `blocks` exceeds the limit for blocks of few pixels
-        return small
+    # `blocks` exceeds the limit for blocks of few pixels
+    return small, small if block_workspace(large).bytes > 2 * most else large
+
+
+@remembered(256)
+def _large_pays(stages, wide, problem, here, unit):
+    """Check whether large blocks of a problem cost less than ordinary ones."""
+    small, large = _two_sizes(wide, problem, _contiguous(wide, problem), here, unit)
     found = [_schedule_of_cut(stages, wide, problem, cut, here, unit, SHARED, True) for cut in (small, large)]
     if None in found:
-        return small
+        return False
     cycles = [cost.cost(stages, each, here) for each in found]
-    return large if (cycles[1], large.total) < ((1 if wide else 1 - _GAIN) * cycles[0], small.total) else small
+    return (cycles[1], large.total) < ((1 if wide else 1 - _GAIN) * cycles[0], small.total)
+
+
+def _contiguous(wide, problem):
+    """Return the problem that blocks divide: with contiguous channels, and widened if it is ``wide``."""
+    contiguous = problem._replace(planar=False)
+    return contiguous._replace(dtype=WIDE) if wide else contiguous
 
 
 def _schedule_of_cut(stages, wide, problem, cut, here, unit, threads, finite):
