@@ -190,16 +190,22 @@ def kernel_info(str dtype, str unit="vectors", str isa=None):
     }
 
 
-def fma_peak(str dtype, int threads, double seconds):
-    """Measure the peak of the multiply-adds that the kernels of a dtype use: GFLOP/s of ``threads`` threads together."""
+def fma_peak(str dtype, int threads, double seconds, str unit=None):
+    """Measure the peak of the multiply-adds of a unit, "vectors" or "dots": GFLOP/s of ``threads`` threads together.
+
+    Without a unit, it is the larger peak of those that kernels of the dtype use.
+    """
+    if unit is None:
+        units = [each for each in ("vectors", "dots") if kernel_info(dtype, each)] if dtype == "bfloat16" else ["vectors"]
+        return max([fma_peak(dtype, threads, seconds, each) for each in units])
     cdef const convt_isa *table = _isa
-    cdef int index = _DTYPES.index(dtype), t
+    cdef int index = _DTYPES.index(dtype), on = UNITS.index(unit), t
     cdef double total = 0
     cdef int count = threads if CONVT_OPENMP and not forked() else 1
     if count > 1:
         note_pool()
     for t in prange(count, num_threads=count, nogil=True, schedule="static", chunksize=1):
-        total += table.peak(index, seconds)
+        total += table.peak[on](index, seconds)
     return total * 1e-9
 
 

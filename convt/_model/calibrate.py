@@ -38,7 +38,7 @@ def measure(threads):
         "l2_read": ("read", inside), "l3_read": ("read", between), "memory_read": ("read", beyond),
         "memory_write": ("write", beyond), "non_temporal": ("stream", beyond),
     }  # fmt: skip
-    amx = _core.kernel_info("float32", "amx") is not None
+    amx, dots = [_core.kernel_info("float32", unit) is not None for unit in ("amx", "dots")]
     flops = 2 * _core.kernel_info("float32")["vl"]
     found = {}
 
@@ -51,7 +51,7 @@ def measure(threads):
         keep("clock", rates.rate("clock", memory[:64], 1, TURN))
         keep("chain", rates.rate("chain", memory[:64], 1, TURN))
         keep("multiply_adds", _core.fma_peak("float32", 1, TURN) * 1e9 / flops)
-        keep("dots", _core.fma_peak("bfloat16", 1, TURN) * 1e9 / (2 * flops) if _core.kernel_info("float32", "dots") else 0.0)
+        keep("dots", _core.fma_peak("bfloat16", 1, TURN, "dots") * 1e9 / (2 * flops) if dots else 0.0)
         keep("products", rates.rate("products", memory[:64], 1, TURN) if amx else 0.0)
         for name, (what, bytes) in swept.items():
             keep(name, rates.rate(what, memory[: threads * bytes + 64], threads, TURN) / threads)

@@ -202,7 +202,7 @@ cdef extern from "convt_kernels.h" nogil:
     ctypedef struct convt_isa:
         const char *name
         convt_kernels set[CONVT_UNITS][CONVT_DTYPES]
-        double (*peak)(int dtype, double seconds) noexcept nogil
+        double (*peak[CONVT_UNITS])(int dtype, double seconds) noexcept nogil
     void convt_prefetch_row_l1(const char *row, Py_ssize_t bytes)
     void convt_prefetch_row_l2(const char *row, Py_ssize_t bytes)
     int64_t convt_quotient(int64_t a, int64_t b)

@@ -201,5 +201,5 @@ CONVT_ANY_CPU void SET_KERNELS(ISA_NAME)(convt_isa *isa)
         [CONVT_BF16] = KERNEL_SET(f32, float, VF, bf16, uint16_t),
     };
     memcpy(isa->set[CONVT_ON_VECTORS], set, sizeof set);
-    isa->peak = peak;
+    isa->peak[CONVT_ON_VECTORS] = peak;
 }

@@ -424,8 +424,8 @@ enum {
 typedef struct {
     const char *name;
     convt_kernels set[CONVT_UNITS][CONVT_DTYPES];
-    double (*peak)(int dtype, double seconds); /* measures the FLOP/s of the multiply-add units of one thread, for about
-                                                * `seconds` */
+    double (*peak[CONVT_UNITS])(int dtype, double seconds); /* measures the FLOP/s of one thread with a unit's instruction, for
+                                                             * about `seconds`; NULL for AMX and missing units */
 } convt_isa;
 
 /* The attribute of a function that runs on every CPU, although its file is compiled for one instruction set: it uses no vector
