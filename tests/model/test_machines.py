@@ -104,6 +104,17 @@ def test_a_machine_is_measured(isa, monkeypatch, tmp_path):
     assert read.vector_bits == 8 * _core.kernel_info("float32", isa=isa)["vl"] * 4
 
 
+def test_the_rate_of_dot_products_is_that_of_their_instruction(monkeypatch):
+    """Vectors that multiply faster than dot products must not hide the rate of the latter."""
+    brief(monkeypatch)
+    rates = {"vectors": 100.0, "dots": 25.0}
+    monkeypatch.setattr(_core, "fma_peak", lambda dtype, threads, seconds, unit=None: rates.get(unit, max(rates.values())))
+    info = _core.kernel_info
+    monkeypatch.setattr(_core, "kernel_info", lambda dtype, unit="vectors", *isa: info(dtype, unit, *isa) or info(dtype))
+    found = calibrate.measure(1)[0]
+    assert math.isclose(found.dots / found.multiply_adds, 25 / 2 / 100, rel_tol=1e-3)
+
+
 def test_the_command_measures_and_writes_a_file(monkeypatch, tmp_path, capsys):
     brief(monkeypatch)
     path = tmp_path / "mine.json"
