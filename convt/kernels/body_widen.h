@@ -90,6 +90,7 @@ INLINE void FN(widen_columns)(const int full, T *to, ptrdiff_t ld, const S *from
 /* Columns at a distance of a multiple of SAME_SETS bytes fall into few sets of L1, which do not hold a block of them. Their
  * lines are first copied next to each other. */
 #define SAME_SETS 1024
+#define AHEAD 6  /* rows are prefetched this many rows ahead */
 #define LINES 64 /* rows that are copied at a time */
 
 static void FN(widen_lines)(T *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows, int cols, int padded)
@@ -129,9 +130,10 @@ static int FN(widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptr
         const S *from = (const S *)src + r * rs;
         int c = whole;
         if (cs == 1) {
-            __builtin_prefetch(from + cols - 1 + 6 * rs); /* a row that does not start at a cache line is on one more line */
+            const ptrdiff_t ahead = r + AHEAD < rows ? AHEAD * rs : 0; /* no prefetches of lines that this call does not read */
+            __builtin_prefetch(from + cols - 1 + ahead); /* a row that does not start at a cache line is on one more line */
             for (; c + VL <= cols; c += VL) {
-                __builtin_prefetch(from + c + 6 * rs);
+                __builtin_prefetch(from + c + ahead);
                 V_(store)(to + c, S_LOAD(from + c));
             }
             if (c < cols)

@@ -19,7 +19,7 @@ _SHARED_WORK = 0.8, 0.64  # the fraction of time that threads sharing a block co
 _SHARERS = 8
 _LARGE = 8  # large blocks have this many times the bytes of ordinary blocks, ...
 _LARGE_SHARE = 1 / 4  # ... but at most this share of the last-level cache
-_SLOW = 6  # the last-level cache is slow if L2 reads more than this many times as many bytes per cycle
+_SLOW = 5.5  # the last-level cache is slow if L2 reads more than this many times as many bytes per cycle
 _GAIN = 0.12  # large NCX blocks are taken if they gain at least this much, because the estimate of cache effects is rough
 
 

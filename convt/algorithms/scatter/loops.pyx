@@ -54,6 +54,7 @@ cdef enum:
     MOST_AXES = 64    # the most axes, as in NumPy
     IN_PLACE_COLUMNS = 32  # the most columns by which planes are multiplied in place: see `multiply_in_place`
     SAME_SETS = 1024  # bytes; planes at a multiple of this distance fall into few sets of L1
+    AHEAD = 4         # the most output rows after which a task packs the input row that is prefetched
     PLANE_PANELS = 8  # panels of pixels that are packed at a time, plane by plane: few streams of loads, and stores stay in L1
 
 
@@ -137,6 +138,7 @@ cdef struct Scatter:
     bint dense            # pixels have one constant stride, so that joined rows that are consecutive in the input are one GEMM
     bint across           # vectors run over pixels
     bint by_panels        # across: some panels of pixels at a time are packed for all depth chunks and multiplied
+    bint prefetches_rows  # across: tiles prefetch the planes of the next input row
     bint few_in_place     # across: if columns are few, pixels are multiplied in place
     int64_t slab          # see weights.pyx
     size_t chunk_size     # bytes of a packed depth chunk
@@ -209,6 +211,9 @@ cdef class ScatterPlan(NativePlan):
         s.dense, s.slab, s.chunk_size = dense, recipe.slab, s.schedule.slot_bytes // max(1, schedule.chunks_of_tap)
         s.across = s.slab > 0
         s.by_panels = s.across and not s.schedule.chunks_of_tap
+        # Lines at a multiple of this distance fall into few sets of L2, which evict them before they are packed.
+        s.prefetches_rows = (s.across and s.schedule.chunks_of_tap and s.schedule.prefetch and s.in_step == 1
+                             and s.in_c * self.k.s_size % 4096 != 0)
         s.few_in_place = s.by_panels and (
             s.in_step == 1 or (self.in_c == 1 and self.ci <= CONVT_KC and self.ci * self.k.t_size >= 16))
         s.axes = <ScatterAxis *>zeroed(self.keep, x, sizeof(ScatterAxis))
@@ -519,6 +524,9 @@ cdef int64_t run_rows(Scatter *s, int64_t task, ScatterClass *c, int64_t first, 
         w.c, w.j, w.row, w.i_lo, w.ws, w.refused = c, row.j, first, i_lo, ws, call.refused
         w.weights = call.weights + c.pack.weights + part.group * c.pack.group_weights
         w.src = call.src + (row.image * s.in_n + part.group * s.ci * s.in_c) * s.k.s_size
+        w.lines_left = 0
+        if s.prefetches_rows:
+            prefetch_next_row(s, &w, first, part)
         compute_products(s, &w, next, next_bytes)
     else:
         i_hi = i_lo
@@ -584,6 +592,7 @@ cdef void run_images(Scatter *s, const Part *part, const Call *call, char *ws) n
     w.c, w.j, w.row, w.i_lo, w.m = c, row.j, part.first, 0, (part.last - part.first) * pixels
     w.weights, w.src = call.weights + c.pack.weights, call.src + part.first * s.in_n * s.k.s_size
     w.ws, w.col, w.refused = ws, ws + s.region.products + s.k.vl * s.k.t_size, call.refused
+    w.lines_left = 0
     compute_products(s, &w, call.src, 0)
     o.index, o.terms, o.count = s.gather_index, s.gather_terms, s.outputs
     o.init, o.act = call.bias, &s.act
@@ -640,10 +649,10 @@ cdef void compute_products(Scatter *s, Product *w, const char *next, int64_t nex
     cdef ScatterClass *c = w.c
     cdef int64_t most = k.mr[k.nr // k.vl], some = w.m, p = 0, i, chunk, tiles
     cdef char *a
-    w.lines_left = 0
     w.t.rows, w.t.row_offset, w.t.act = w.rows, 0, &s.none
     w.t.stream, w.t.narrow_dtype, w.t.more_tiles, w.t.pending = 0, 0, 0, NULL
-    w.t.prefetch, w.t.prefetch_step = next, 0
+    if not w.lines_left:
+        w.t.prefetch, w.t.prefetch_step = next, 0
     if next_bytes:  # each tile prefetches a part of the next row's input
         if s.across:
             tiles = c.tiles[k.nr // k.vl] * convt_quotient(w.m + k.nr - 1, k.nr)
@@ -762,12 +771,40 @@ cdef void prefetch_planes(const Scatter *s, Product *w, int64_t chunk, int64_t p
     """
     cdef bint is_last = chunk + 1 == w.c.nchunks
     cdef ScatterChunk *ch = w.c.chunks + (0 if is_last else chunk + 1)
+    start_prefetch(s, w, tap_at(s, w.c, ch.tap, w.j) + w.i_lo + p + (some if is_last else 0) + ch.channel * s.in_c, ch.depth,
+                   s.schedule.panels * s.k.nr * s.k.s_size // 64)
+
+
+cdef void prefetch_next_row(const Scatter *s, Product *w, int64_t row, const Part *part) noexcept nogil:
+    """Make the tiles of a row prefetch the planes of the next input row that the task packs.
+
+    Output rows that read the same last input row share the prefetches: the first begins at the first line of each plane, the
+    others at the middle.
+    """
+    cdef int64_t n, at, now = tap_at(s, w.c, w.c.ntaps - 1, w.j), lines = (w.m * s.k.s_size + 63) // 64, line = 0
+    cdef Row other
+    cdef ScatterClass *c
+    other.image = part.image
+    if row > part.first:
+        c = find_row(s, w.c, row - 1, &other)
+        if c.ntaps and tap_at(s, c, c.ntaps - 1, other.j) == now:
+            line = lines // 2
+    for n in range(row + 1, min(part.last, row + AHEAD + 1)):
+        c = find_row(s, w.c, n, &other)
+        if c.ntaps:
+            at = tap_at(s, c, c.ntaps - 1, other.j)
+            if at != now:
+                start_prefetch(s, w, at + w.i_lo + line * 64 // s.k.s_size, s.ci, lines - line)
+                return
+
+
+cdef void start_prefetch(const Scatter *s, Product *w, int64_t at, int64_t planes, int64_t lines) noexcept nogil:
+    """Make tiles prefetch ``lines`` cache lines of ``planes`` planes, from the offset ``at`` in the input on."""
     w.t.prefetch_step = s.in_c * s.k.s_size
-    w.t.prefetch = w.src + s.k.s_size * (
-        tap_at(s, w.c, ch.tap, w.j) + w.i_lo + p + (some if is_last else 0) + ch.channel * s.in_c)
-    w.span_bytes = w.t.prefetch_step * ch.depth
+    w.t.prefetch = w.src + at * s.k.s_size
+    w.span_bytes = w.t.prefetch_step * planes
     w.end = w.t.prefetch + w.span_bytes
-    w.lines_left = s.schedule.panels * s.k.nr * s.k.s_size // 64
+    w.lines_left = lines
 
 
 cdef char *pixels_of_chunk(const Scatter *s, Product *w, int64_t chunk, int64_t p, int64_t some) noexcept nogil:
