@@ -1,5 +1,5 @@
 """Tests of scatter and matrix_scatter: input rows that are packed once for several output rows or read in place, products in
-each of the three layouts (columns, across, gathered), and the problems that matrix_scatter leaves to other algorithms. Results
+each of the four layouts (columns, across, bands, gathered), and the problems that matrix_scatter leaves to other algorithms. Results
 are compared with the float64 definition in cases.py."""
 
 import itertools
@@ -33,7 +33,7 @@ from convt._model import machine
 from convt._plan import choose, plans
 from convt.algorithms import planes, scatter, stages
 from convt.algorithms.scatter import schedule
-from convt.algorithms.scatter.schedule import ACROSS, COLUMNS, GATHERED
+from convt.algorithms.scatter.schedule import ACROSS, BANDS, COLUMNS, GATHERED
 
 AMX = "avx512_amx"
 needs_amx = pytest.mark.skipif(not matrix_unit(), reason="no matrix unit, or CONVT_ISA caps it")
@@ -131,13 +131,16 @@ def test_every_way_at_every_instruction_set(case, isa):
 @each_isa
 @each_problem
 @pytest.mark.parametrize("memory", ["contiguous", "strided", "reversed", "cropped"])
-def test_planes_as_they_are(memory, case, isa, monkeypatch):
+@pytest.mark.parametrize("way", [ACROSS, BANDS])
+def test_planes_as_they_are(way, memory, case, isa, monkeypatch):
     """Planes that are multiplied in place, also where the algorithm would choose blocks, in memory that is followed by NaN."""
     monkeypatch.setattr(planes.schedule, "cheaper_on_planes", lambda those, *problem: those.schedule(*at_all(*problem)))
     at_all = lambda problem, here, unit, finite: (problem, here, unit, 2, finite)  # noqa: E731
     with using_isa(isa):
         for dtype, activation in zip(DTYPES, ("tanh", None, "gelu", "relu"), strict=True):
             now = replace(case, dtype=dtype, activation=activation, data_format="NCX")
+            if way in every_way(now, "vectors"):
+                take(way)
             data, filter, bias = now.arrays()
             view, out = copy_in(memory, data), Out(memory, np.zeros(now.out_shape, now.numpy_dtype))
             op = operator(now, filter, bias, algorithm="scatter")
@@ -146,7 +149,7 @@ def test_planes_as_they_are(memory, case, isa, monkeypatch):
             out.assert_only_elements_written()
             problem = op._attributes.problem(now.data_shape)._replace(planar=True)
             done = scatter.STAGES.schedule(problem, machine.current(), "vectors", 2, True)
-            assert (done is not None) == bool(schedule.slab_of(problem.ci)) and (done is None or done.form[0] == ACROSS)
+            assert (done is not None) == bool(schedule.slab_of(problem.ci)) and (done is None or done.form[0] in (ACROSS, BANDS))
 
 
 def test_planes_of_few_columns_are_read_as_they_are_multiplied():

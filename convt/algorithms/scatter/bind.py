@@ -3,6 +3,7 @@
 All decisions are in the schedule (schedule.py). `permits` says whether the strides of a call suit it.
 """
 
+import itertools
 import math
 
 import numpy as np
@@ -12,17 +13,18 @@ from ..._model import machine
 from .. import common, phases
 from .gathering import gathered_products
 from .loops import ScatterPlan
-from .schedule import GATHERED
+from .schedule import BANDS, GATHERED
 from .weights import ScatterRecipe
 
 
 def recipe(attributes, filter, bias, form, unit="vectors"):
     """Return the recipe that packs a filter in a form, ``(layout of products, slab)`` (Schedule.form).
 
-    Columns are (phase of the other axes, tap of the last axis, out-channel) or, for GATHERED, (tap of all axes, out-channel).
+    Columns are (phase of the other axes, tap of the last axis, out-channel) or, for BANDS and GATHERED, (tap of all axes,
+    out-channel).
     """
     layout, slab = form
-    if layout == GATHERED:
+    if layout in (BANDS, GATHERED):
         classes = [np.arange(math.prod(attributes.kernel))[:, None]]
     else:
         last = attributes.kernel[-1]
@@ -35,12 +37,26 @@ def recipe(attributes, filter, bias, form, unit="vectors"):
 
 def bind(schedule, in_strides, out_strides, recipe):
     """Return the plan of a schedule for data and output of these strides in bytes."""
-    problem, index = schedule.problem, None
+    problem, index, columns = schedule.problem, None, None
     if schedule.form[0] == GATHERED:
         axes, index = [_ONE_RUN] * (problem.rank - 1), _gather_index(schedule)
     else:
         axes = list(zip(*common.axes(problem, *[(True,) * problem.rank] * 2), strict=True))[:-1]
-    return ScatterPlan(schedule, axes, index, recipe, in_strides, out_strides, _dense(problem, in_strides))
+        if schedule.form[0] == BANDS:
+            columns = [_tap_columns(problem, axes, runs) for runs in itertools.product(*[runs for _, runs in axes])]
+    return ScatterPlan(schedule, axes, index, columns, recipe, in_strides, out_strides, _dense(problem, in_strides))
+
+
+def _tap_columns(problem, axes, runs):
+    """Return the first column of each tap of each phase of a class, [tap][phase], for BANDS. ``runs`` has a run per axis."""
+    found = np.zeros((1, 1), np.int64)
+    for kernel, (groups, _), run in zip(problem.kernel, axes, runs, strict=False):
+        if not run.first_in:  # no input reaches these outputs
+            return np.zeros(1, np.int64)
+        taps = np.array(groups[run.group].taps, np.int64).T[slice(*run.tap_range)]  # [tap][phase] of this axis
+        found = found[:, None, :, None] * kernel + taps[None, :, None, :]
+        found = found.reshape(found.shape[0] * found.shape[1], -1)
+    return found * (problem.kernel[-1] * problem.co)
 
 
 # An axis with GATHERED: one run, from which `compute_products` finds the first pixel.

@@ -25,6 +25,9 @@ def cost(schedule, here):
     if layout == "gathered":
         prices = here.profile["scatter_gathered"]
         cycles, tasks = _gathered_cycles(schedule, unit, prices), schedule.tasks
+    elif layout == "bands":
+        prices = here.profile["scatter_across"]
+        cycles, tasks = _bands_cycles(schedule, unit, here, prices), problem.groups * problem.batch * schedule.tasks
     else:
         prices = here.profile["scatter_across" if layout == "across" else "matrix_scatter" if unit.matrix else "scatter"]
         rows, images, cycles = reach.of_problem(problem), problem.groups * problem.batch * schedule.blocks, 0.0
@@ -82,6 +85,52 @@ def _gathered_cycles(schedule, unit, prices):
     return schedule.tasks * prices.cycles(task) + problem.batch * prices.cycles(image)
 
 
+def _bands_cycles(schedule, unit, here, prices):
+    """Return the cycles of a schedule with the layout BANDS."""
+    problem, vl, rows = schedule.problem, unit.vl, reach.of_problem(schedule.problem)
+    size, shared = problem.in_sizes[0], (problem.kernel[0] - 1) * problem.dilations[0] // problem.strides[0]
+    pixels = min(size, size / schedule.tasks + shared) * math.prod(problem.in_sizes[1:])  # mean of all tasks
+    columns, last = math.prod(problem.kernel) * problem.co, problem.kernel[-1] * problem.co
+    pixels = math.ceil(pixels)
+    task = _gemm_counts(problem, columns, pixels, problem.ci, unit, here)
+    task["collect" if problem.planar else "across_transpose"] = problem.ci * -(-pixels // vl)
+    task["start"] = -(-pixels // unit.nr)
+    cycles, images = schedule.tasks * prices.cycles(task), problem.groups * problem.batch
+    for phases, count, taps in rows.kinds:
+        counts = _order_counts(problem, phases, schedule.js[1] - schedule.js[0], vl)
+        added = max(0, taps - count) * phases * last  # columns that are added to those of the first input row
+        counts["move"] = counts.get("move", 0) + (added / max(count, 1)) * -(-problem.in_sizes[-1] // vl)
+        counts["start"] = phases
+        cycles = cycles + count * prices.cycles(counts)
+    return images * cycles
+
+
+def _gemm_counts(problem, columns, pixels, depth, unit, here):
+    """Return the counts of multiplying pixels by columns, which are read again for each panel of pixels."""
+    total = common.filter_bytes(problem, unit)
+    weights = columns * depth * unit.e_size * -(-pixels // unit.nr)
+    # Each panel of pixels reads the weights again, from L2 if L1 does not hold them.
+    counts = common.weight_counts(weights * common.uncached_fraction(total, here.l1), total, here=here)
+    return counts | common.tile_counts(columns, pixels, depth, unit)
+
+
+def _order_counts(problem, phases, js, vl):
+    """Return the counts of the overlap-add of one output row with vectors over pixels, for ``js`` j of each phase."""
+    s, grouped = problem.strides[-1], problem.groups > 1
+    extra_terms = -(-problem.kernel[-1] // s) - 1  # terms of an output after the first
+    lanes = s * problem.co
+    contiguous = s if problem.planar else lanes  # adjacent outputs of one j
+    ordered = phases * lanes * -(-js // vl)  # vectors of outputs
+    counts = {"zip" if contiguous in (1, 2, 4) else "gather": ordered}
+    if grouped:  # outputs of one channel group are not contiguous
+        counts["overlap_vector_term"], counts["overlap_term"] = ordered * (extra_terms + 1), phases * js * lanes
+    if problem.planar and problem.co > 1:  # the sums of a plane are in columns that are far apart
+        counts["move"] = ordered
+    if extra_terms:
+        counts["piece"] = phases * problem.kernel[-1] * problem.co
+    return counts
+
+
 def _row_sizes(schedule, kind, rows):
     """Return the sizes of one row's part in a task: (phases, taps, columns, input pixels, number of j, packed input rows).
 
@@ -104,37 +153,23 @@ def _across_counts(schedule, kind, rows, unit, here):
     """Return the counts of one row's part in a task with the layout ACROSS: transposing pixels, the GEMM, ordering outputs."""
     problem, vl = schedule.problem, unit.vl
     phases, taps, columns, pixels, js, packs = _row_sizes(schedule, kind, rows)
-    s, ci, grouped = problem.strides[-1], problem.ci, problem.groups > 1
-    extra_terms = -(-problem.kernel[-1] // s) - 1  # terms of an output after the first
+    ci = problem.ci
     gemm_rows = 1  # rows that one GEMM multiplies
     if schedule.joined:
         gemm_rows = max(1, -(-problem.batch * math.prod(problem.in_sizes[:-1]) // schedule.tasks))
     vectors = -(-gemm_rows * pixels // vl) / gemm_rows
     chunks = taps if schedule.chunks_of_tap and packs < taps else 1
-    tiles = common.tile_counts(columns, gemm_rows * pixels, taps * ci / max(chunks, 1), unit)
-    # Each panel of pixels reads the weights again, from L2 if L1 does not hold them.
-    total = common.filter_bytes(problem, unit)
-    weights = columns * taps * ci * unit.e_size * -(-gemm_rows * pixels // unit.nr) / gemm_rows
-    counts = common.weight_counts(weights * common.uncached_fraction(total, here.l1), total, here=here)
-    counts |= {name: count * chunks / gemm_rows for name, count in tiles.items()}
+    gemm = _gemm_counts(problem, columns, gemm_rows * pixels, taps * ci / max(chunks, 1), unit, here)
+    counts = {name: count * chunks / gemm_rows for name, count in gemm.items()}
     if not problem.planar:
         counts["across_transpose"] = packs * ci * vectors
     elif schedule.chunks_of_tap or rows.taps > 1 or columns > PLANES_IN_PLACE:  # planes are not multiplied in place
-        counts["collect"] = packs * ci * vectors
+        counts["collect"] = packs * ci * (vectors + (not schedule.joined))  # a row ends within a cache line
     if not problem.planar and problem.groups * ci * unit.s_size % _SAME_SET_BYTES == 0 and ci > _FEW_CHANNELS:
         counts["move"] = packs * ci * vectors  # cache lines that share sets of L1 are copied first
     counts["start"] = packs / gemm_rows + phases
-    lanes = s * problem.co
-    contiguous = s if problem.planar else lanes  # adjacent outputs of one j
-    ordered = phases * lanes * -(-js // vl)  # vectors of outputs
-    order = "zip" if contiguous in (1, 2, 4) else "gather"
-    if grouped:  # outputs of one channel group are not contiguous
-        counts["overlap_vector_term"], counts["overlap_term"] = ordered * (extra_terms + 1), phases * js * lanes
-    counts[order] = ordered
-    if problem.planar and problem.co > 1:  # the sums of a plane are in columns that are far apart
-        counts["move"] = ordered
-    if extra_terms:
-        counts["piece"] = columns
+    for name, count in _order_counts(problem, phases, js, vl).items():
+        counts[name] = counts.get(name, 0) + count
     return counts
 
 

@@ -11,8 +11,9 @@ is a part (a range of j along the last axis) of some output rows of one image an
         for each phase of the row: overlap-add the products, add the bias, apply the activation, store
 
 With `joined`, a task has a share of the rows of each class in all images instead, and rows that are consecutive in the input
-are multiplied as one. With `gathered`, a task has whole images, and each output gathers its products through a table. Products
-are [pixel][column] with vectors over columns or, if `across`, [column][pixel] with vectors over pixels.
+are multiplied as one. With `bands`, a task multiplies all pixels between its first and its last input row by all taps of all
+axes, and adds the rows of products that reach an output row. With `gathered`, a task has whole images, and each output gathers
+its products through a table. Products are [pixel][column] with vectors over columns or, if `across`, [column][pixel] with vectors over pixels.
 
 Tasks write disjoint outputs. Each thread has its own workspace with the regions of Schedule.workspace; `zeros` holds -0.0.
 """
@@ -22,7 +23,7 @@ from libc.string cimport memcpy
 
 cimport numpy as cnp
 
-from convt._core cimport Call, NativePlan
+from convt._core cimport Call, NativePlan, kernels_of
 from convt._run.flags cimport convt_is_set, convt_set
 from convt._run.kernels cimport (
     CONVT_KC,
@@ -37,7 +38,7 @@ from convt._run.kernels cimport (
     convt_quotient,
     convt_tile,
 )
-from convt._run.memory cimport structures
+from convt._run.memory cimport keep_table, structures
 from convt.algorithms.indexing cimport Cut, cut_at, cut_evenly, is_inside, take_index
 from convt.algorithms.packing cimport PackClass
 from convt.algorithms.row_plan cimport KeptRow, clear_kept_rows, place_of_row
@@ -102,6 +103,7 @@ cdef struct ScatterClass:
     int64_t nphases
     int64_t *phases       # [nphases][1 + 2 (nd - 1)]: output offset at the first row, then per axis the j [low, high) inside
     int64_t npanels, ld   # ld: elements between pixels of products or, across, between columns
+    int64_t *tap_columns  # bands: [tap][phase] first column of the products
     Cut by_tile[3]        # across: division of the columns into tiles, for each number of vectors of pixels
     int64_t tiles[3]      # across: number of tiles, for each number of vectors of pixels
     PackClass *pack
@@ -142,6 +144,10 @@ cdef struct Scatter:
     bint few_in_place     # across: if columns are few, pixels are multiplied in place
     int64_t slab          # see weights.pyx
     size_t chunk_size     # bytes of a packed depth chunk
+    # bands
+    bint bands
+    ScatterClass band     # the GEMM of a task; `classes` are the rows that it adds up
+    const convt_kernels *sums  # kernels of the dtype of products
     # gathered
     int32_t *gather_index # for each vector of outputs, indices of its bias and products; NULL: overlap-add by rows
     int64_t outputs
@@ -187,11 +193,11 @@ cdef class ScatterPlan(NativePlan):
     cdef object gathers  # owner of `gather_index`
     cdef Scatter loops
 
-    def __init__(self, schedule, axes, gathers, ScatterRecipe recipe, in_strides, out_strides, bint dense):
+    def __init__(self, schedule, axes, gathers, columns, ScatterRecipe recipe, in_strides, out_strides, bint dense):
         """Make the tables of a schedule.
 
         ``axes`` has the result of phases.axis for each axis except the last. ``gathers`` is the `gather_index` of bind.py, or
-        None. ``dense`` says whether pixels have one constant stride across all rows and images.
+        None. ``columns`` are the `tap_columns` of each class for bands, or None. ``dense`` says whether pixels have one constant stride across all rows and images.
         """
         problem = schedule.problem
         self.open_plan(problem, recipe.k, in_strides, out_strides, schedule.execution)
@@ -226,7 +232,12 @@ cdef class ScatterPlan(NativePlan):
             s.axes[ax].inner_rows, s.rows = s.rows, s.rows * s.axes[ax].nrows
             if not s.schedule.joined:
                 list_axis_rows(s.axes + ax, self.keep)
+        s.bands, s.sums = columns is not None, kernels_of("float64" if self.k.t_size == 8 else "float32")
         open_classes(s, recipe.classes, self.keep)
+        if s.bands:
+            open_band(s, recipe.classes, self.keep)
+            for n, table in enumerate(columns):
+                s.classes[<Py_ssize_t>n].tap_columns = keep_table(self.keep, table)
         if gathers is not None:
             s.gather_index, s.outputs = <int32_t *>cnp.PyArray_DATA(gathers), self.co
             s.gather_terms = gathers.shape[1] - 1
@@ -267,6 +278,10 @@ cdef class ScatterPlan(NativePlan):
             else:
                 (<float *>ws)[n] = -0.0
         locate_task(s, task, &part)
+        if s.bands:
+            set_rows(s, c, &part)
+            run_band(s, &part, call, ws)
+            return
         while c < s.classes + (s.nclasses if s.schedule.joined else 1):
             set_rows(s, c, &part)
             if s.gather_index:
@@ -373,12 +388,32 @@ cdef void open_class(Scatter *s, ScatterClass *c, PackClass *packs) noexcept nog
             if phase_window[0]:  # an axis with one output may have any stride
                 phase[0] += phase_window[0] * s.axes[ax].out_step
             phase[1 + 2 * ax], phase[2 + 2 * ax] = phase_window[1], phase_window[2]
-    if c.ntaps == 0:
+    c.ld = s.schedule.ld
+    if c.ntaps == 0 or s.bands:
         return
     for ax in range(x):
         pack = pack * s.axes[ax].ngroups + c.runs[ax].group
-    c.pack = packs + pack
-    c.npanels = c.pack.npanels
+    open_gemm(s, c, packs + pack)
+
+
+cdef open_band(Scatter *s, PackClass *pack, list keep):
+    """Fill in the GEMM of a task with `bands`: one tap, whose columns are all taps of all axes."""
+    cdef ScatterClass *c = &s.band
+    cdef ScatterRun *one = <ScatterRun *>zeroed(keep, 1, sizeof(ScatterRun))
+    cdef int64_t ax
+    one.taps = one.group_taps = one.count = c.ntaps = 1
+    c.runs = <ScatterRun **>zeroed(keep, s.naxes, sizeof(ScatterRun *))
+    for ax in range(s.naxes):
+        c.runs[ax] = one
+    c.chunks = <ScatterChunk *>zeroed(keep, max(<int64_t>1, (s.ci_p + CONVT_KC - 1) // CONVT_KC), sizeof(ScatterChunk))
+    open_gemm(s, c, pack)
+
+
+cdef void open_gemm(Scatter *s, ScatterClass *c, PackClass *pack) noexcept nogil:
+    """Fill in the panels and depth chunks of a class."""
+    cdef const convt_kernels *k = s.k
+    cdef int64_t n
+    c.pack, c.npanels = pack, pack.npanels
     c.ld = s.schedule.ld if s.across else c.npanels * k.nr + 16
     for n in range(1, convt_quotient(k.nr, k.vl) + 1 if s.across else 1):
         c.tiles[n] = convt_quotient(c.pack.ncols + k.mr[n] - 1, k.mr[n])
@@ -490,6 +525,17 @@ cdef int64_t tap_at(const Scatter *s, const ScatterClass *c, int64_t tap, const 
     return at
 
 
+cdef int64_t pixel_of_tap(const Scatter *s, const ScatterClass *c, int64_t tap, const int64_t *j) noexcept nogil:
+    """Return the number of pixels of an image before the input row that a tap reads, for the output row at ``j``."""
+    cdef int64_t ax, n = 0, step = s.in_size
+    cdef ScatterRun *r
+    for ax in range(s.naxes - 1, -1, -1):
+        r = c.runs[ax]
+        n += (r.first_in + take_index(&tap, r.taps) * r.gap + j[ax]) * step
+        step *= s.axes[ax].in_size
+    return n
+
+
 cdef int64_t pixels_between(const Scatter *s, const Row *row, const Row *other) noexcept nogil:
     """Return the distance in pixels between the inputs of two rows of a class, if pixels have one constant stride."""
     cdef int64_t ax, n = other.image - row.image
@@ -540,7 +586,10 @@ cdef int64_t run_rows(Scatter *s, int64_t task, ScatterClass *c, int64_t first, 
 
 cdef void add_row(Scatter *s, const ScatterClass *c, Row *row, int64_t pixel, int64_t i_lo, int64_t i_hi, int64_t j_hi,
                   const Part *part, const Call *call, char *col) noexcept nogil:
-    """Overlap-add and store all phases of a row, whose products are those of input pixels [i_lo, i_hi), from ``pixel`` on."""
+    """Overlap-add and store all phases of a row, whose products are those of input pixels [i_lo, i_hi), from ``pixel`` on.
+
+    With `bands`, ``pixel`` is minus the number of pixels of the image before the band.
+    """
     cdef int64_t x = s.naxes, at = row.image * s.out_n + part.group * s.co * s.out_c, ax, p
     cdef int64_t *phase
     cdef convt_overlap o
@@ -554,8 +603,61 @@ cdef void add_row(Scatter *s, const ScatterClass *c, Row *row, int64_t pixel, in
     for p in range(c.nphases):
         phase = c.phases + p * (1 + 2 * x)
         if is_inside(phase + 1, row.j, x):
-            o.col = col + (p * o.cols * (c.ld if s.across else 1) + pixel) * s.k.t_size
+            if s.bands:
+                o.col = band_sums(s, c, row, p, pixel, col) if c.ntaps else col
+            else:
+                o.col = col + (p * o.cols * (c.ld if s.across else 1) + pixel) * s.k.t_size
             overlap_row(s, &o, part.j_lo, j_hi, call.dst + (at + phase[0]) * s.k.s_size)
+
+
+cdef const char *band_sums(const Scatter *s, const ScatterClass *c, const Row *row, int64_t phase, int64_t pixel,
+                           char *col) noexcept nogil:
+    """Add the products of all input rows that reach an output row to those of the first one, and return their address.
+
+    No other output row reads these products.
+    """
+    cdef int64_t tap, n, step = c.ld * s.k.t_size
+    cdef char *to = NULL
+    cdef char *at
+    for tap in range(c.ntaps):
+        at = col + c.tap_columns[tap * c.nphases + phase] * step + (pixel_of_tap(s, c, tap, row.j) + pixel) * s.k.t_size
+        if tap == 0:
+            to = at
+            continue
+        for n in range(s.taps_x * s.co):
+            s.sums.add(to + n * step, at + n * step, s.in_size, &s.none)
+    return to
+
+
+cdef void run_band(Scatter *s, const Part *part, const Call *call, char *ws) noexcept nogil:
+    """Compute the output rows of a task with `bands`: multiply the pixels of its band by all taps, then add up each row."""
+    cdef ScatterClass *c
+    cdef int64_t n, tap, at, low = -1, high = 0, some
+    cdef Row row
+    cdef Product w
+    cdef int64_t first[MOST_AXES]
+    row.image = part.image
+    for n in range(part.first, part.last):
+        c = find_row(s, s.classes, n, &row)
+        for tap in range(c.ntaps):
+            at = pixel_of_tap(s, c, tap, row.j)
+            low, high = at if low < 0 else min(low, at), max(high, at + s.in_size)
+    w.c, w.row, w.ws, w.refused, w.lines_left = &s.band, part.first, ws, call.refused, 0
+    w.weights = call.weights + s.band.pack.weights + part.group * s.band.pack.group_weights
+    w.src = call.src + (part.image * s.in_n + part.group * s.ci * s.in_c) * s.k.s_size
+    w.j = first
+    at, some = low, high - low if s.dense else s.in_size  # without a constant stride of pixels, one row at a time
+    while at < high:
+        n = convt_quotient(at, s.in_size)
+        for tap in range(s.naxes - 1, -1, -1):
+            first[tap] = take_index(&n, s.axes[tap].in_size)
+        w.i_lo, w.m, w.col = 0, some, ws + s.region.products + (s.k.vl + at - low) * s.k.t_size
+        compute_products(s, &w, call.src, 0)
+        at += some
+    for n in range(part.first, part.last):
+        c = find_row(s, s.classes, n, &row)
+        add_row(s, c, &row, -low, 0, s.in_size if c.ntaps else 0, s.j1, part, call,
+                ws + s.region.products + s.k.vl * s.k.t_size)
 
 
 cdef void overlap_row(const Scatter *s, convt_overlap *o, int64_t j, int64_t j_hi, char *dst) noexcept nogil:
@@ -677,10 +779,12 @@ cdef void compute_products(Scatter *s, Product *w, const char *next, int64_t nex
                 continue
             if s.by_panels and s.schedule.prefetch and s.in_step == 1:
                 prefetch_planes(s, w, chunk, p, some)
-            i = 0
-            while i < some:
-                multiply_across(s, w, chunk, a + i * c.chunks[chunk].depth * k.e_size, p + i)
-                i += k.nr
+            i = convt_quotient(some, k.nr)
+            if i:
+                multiply_across(s, w, chunk, a, p, i)
+            i *= k.nr
+            if i < some:  # a panel that is not full has other register tiles
+                multiply_across(s, w, chunk, a + i * c.chunks[chunk].depth * k.e_size, p + i, 1)
         p += some
 
 
@@ -741,26 +845,31 @@ cdef void multiply_columns(const Scatter *s, Product *w, int64_t chunk, char *a)
             multiply_tile(s, w, chunk, r0, r1, w.col + p * k.nr * k.t_size)
 
 
-cdef void multiply_across(const Scatter *s, Product *w, int64_t chunk, char *panel, int64_t first) noexcept nogil:
-    """Multiply the panel of pixels that begins at pixel ``first`` by all columns, for one depth chunk."""
+cdef void multiply_across(const Scatter *s, Product *w, int64_t chunk, char *panel, int64_t first, int64_t count) noexcept nogil:
+    """Multiply ``count`` panels of pixels, from pixel ``first`` on, by all columns, for one depth chunk.
+
+    The weights of a register tile stay in L1 for all panels.
+    """
     cdef const convt_kernels *k = s.k
     cdef ScatterClass *c = w.c
     cdef ScatterChunk *ch = c.chunks + chunk
     cdef convt_tile *t = &w.t
-    cdef int64_t i, r0, r1 = 0
-    t.kc, t.lda, t.b = <int>ch.depth, CONVT_LDA, panel
+    cdef int64_t i, r0, r1 = 0, p, step = k.nr * ch.depth * k.e_size
+    t.kc, t.lda = <int>ch.depth, CONVT_LDA
     t.nv = <int>convt_quotient(min(k.nr, w.m - first) + k.vl - 1, k.vl)
     t.cols = t.nv * k.vl
     for i in range(c.tiles[t.nv]):
         r0, r1 = r1, cut_at(&c.by_tile[t.nv], i + 1)
         t.a = w.weights + ch.at + r0 * CONVT_LDA * k.e_size
-        multiply_tile(s, w, chunk, r0, r1, w.col + first * k.t_size)
-        if w.lines_left and t.prefetch >= w.end:  # go on with the next line of each plane
-            t.prefetch = w.end - w.span_bytes + 64
-            w.end += 64
-            w.lines_left -= 1
-            if w.lines_left == 0:
-                t.prefetch_step = 0
+        for p in range(count):
+            t.b = panel + p * step
+            multiply_tile(s, w, chunk, r0, r1, w.col + (first + p * k.nr) * k.t_size)
+            if w.lines_left and t.prefetch >= w.end:  # go on with the next line of each plane
+                t.prefetch = w.end - w.span_bytes + 64
+                w.end += 64
+                w.lines_left -= 1
+                if w.lines_left == 0:
+                    t.prefetch_step = 0
 
 
 cdef void prefetch_planes(const Scatter *s, Product *w, int64_t chunk, int64_t p, int64_t some) noexcept nogil:

@@ -47,6 +47,14 @@ def of_axis(k, s, d, size, begin, out):
     return Reach(found, sum([n for _, n, _ in found]), taps, max(kinds, default=1), max(1, len(groups)), row_js, entries)
 
 
+def of_axes(problem):
+    """Return (the Reach of the first axis, the Reach of the axes between the first and the last) of a problem."""
+    p = problem
+    first = of_axis(p.kernel[0], p.strides[0], p.dilations[0], p.in_sizes[0], p.begin[0], p.out_sizes[0])
+    cut = {name: getattr(p, name)[1:] for name in ("kernel", "strides", "dilations", "in_sizes", "begin", "out_sizes")}
+    return first, of_problem(p._replace(**cut))
+
+
 def of_problem(problem):
     """Return the Reach of all axes except the last."""
     p, found = problem, ONE_ROW

@@ -1,6 +1,6 @@
 """All decisions of `scatter` about a problem on a machine, as a `Schedule`.
 
-`schedule` makes a candidate for each layout of products (COLUMNS, ACROSS, GATHERED) and takes the cheapest by cost.py. A
+`schedule` makes a candidate for each layout of products (COLUMNS, ACROSS, BANDS, GATHERED) and takes the cheapest by cost.py. A
 candidate divides output rows, parts of a row along the last axis, and images into tasks. bind.py makes the plan.
 """
 
@@ -17,12 +17,15 @@ from .loops import PANELS
 
 LIMIT = "dilation 1 on the last axis, with a stride of at most twice the kernel"
 
-COLUMNS, ACROSS, GATHERED = "columns", "across", "gathered"  # layouts of products: see `Schedule.form`
+COLUMNS, ACROSS, BANDS, GATHERED = "columns", "across", "bands", "gathered"  # layouts of products: see `Schedule.form`
 
 _COLUMNS_PIXELS = 126, 160  # the most input pixels of a task with COLUMNS, on vectors (9 register tiles of 14) and on AMX
 _ACROSS_PIXELS = 1024  # the most input pixels of a task with ACROSS
 _LEAST_PIXELS = 256  # the fewest pixels of a task of joined rows, unless that gives fewer tasks than threads
 _PRODUCT_BYTES = 1 << 18  # the most bytes of products of a task with ACROSS or GATHERED
+_BAND_SHARE = 1 / 3  # the share of L2 that the products of a task with BANDS take at most
+_BAND_TASKS = 4  # the fewest tasks of a thread with BANDS, if each still has _BAND_ROWS
+_BAND_ROWS = 8  # the fewest input positions along the first axis of a task with BANDS, because tasks share some of them
 _KEPT_BYTES = 1 << 20  # the most bytes of input rows that a task keeps packed
 _TASK_ROWS = 16  # the most output rows of a task
 _LEAST_DEPTH = 32  # the fewest in-channels for depth chunks of one tap, if several input rows reach an output row
@@ -40,7 +43,8 @@ class Schedule(NamedTuple):
     # ``(layout of products, slab)``, which also names the layout of packed weights:
     # ("columns", 0): vectors run over the columns (phase, tap of the last axis, out-channel), in panels.
     # ("across", slab): vectors run over pixels. Rows of weights have a depth of ``slab`` (see `slab_of`).
-    # ("gathered", slab): vectors run over pixels, columns are (tap of all axes, out-channel), and outputs gather their terms.
+    # ("bands", slab): vectors run over pixels, columns are (tap of all axes, out-channel), and rows of products are added.
+    # ("gathered", slab): the same products, and outputs gather their terms.
     form: tuple
     js: tuple  # (first, end) of the j of a row along the last axis
     block: int  # number of j that a task computes of a row
@@ -76,7 +80,7 @@ def schedule(problem, here, unit, threads, finite):
         return None
     best, found = math.inf, None
     for layout in _layouts(problem, info):
-        if problem.planar and layout != ACROSS:  # only ACROSS reads the contiguous pixels of planes
+        if problem.planar and layout not in (ACROSS, BANDS):  # only these read the contiguous pixels of planes
             continue
         candidate = _schedule_layout(layout, problem, here, info, rows, stages.SHARED)
         if candidate is not None and (cycles := cost.cost(candidate, here)) < best:
@@ -94,7 +98,8 @@ def _layouts(problem, info):
     """Return the layouts of products that the problem permits."""
     if info.kstep > 1 or not slab_of(problem.ci) or problem.strides[-1] * problem.co > _core.ACROSS:
         return (COLUMNS,)
-    return (COLUMNS, ACROSS, GATHERED) if _may_gather(problem, info) else (COLUMNS, ACROSS)
+    bands = (BANDS,) if problem.rank > 1 else ()
+    return (COLUMNS, ACROSS, *bands, GATHERED) if _may_gather(problem, info) else (COLUMNS, ACROSS, *bands)
 
 
 def slab_of(ci):
@@ -110,6 +115,8 @@ def _schedule_layout(layout, problem, here, info, rows, threads):
     """Return the Schedule for a layout of products, or None if its products or input rows exceed the workspace bounds."""
     if layout == GATHERED:
         return _schedule_gathered(problem, here, info, threads)
+    if layout == BANDS:
+        return _schedule_bands(problem, here, info, rows, threads)
     ci, width, kernel = problem.ci, problem.in_sizes[-1], problem.kernel[-1]
     j0, j1 = shown_js(problem)
     js, halo = j1 - j0, phases.most_taps(kernel, problem.strides[-1], 1) - 1
@@ -149,6 +156,31 @@ def _schedule_layout(layout, problem, here, info, rows, threads):
     return _with_memory(here, info, columns, Schedule(
         problem, info.name, threads, (layout, slab), (j0, j1), block, blocks, tasks, joined, chunks_of_tap, in_place, depth,
         pixels, slots,
+    ))  # fmt: skip
+
+
+def _schedule_bands(problem, here, info, rows, threads):
+    """Return the Schedule for BANDS, or None if a task would have too many products: columns are all taps of all axes.
+
+    A task has some output rows of an image. It multiplies the band of all pixels between the first and the last input row that
+    reach them.
+    """
+    columns, images, size = math.prod(problem.kernel) * problem.co, problem.groups * problem.batch, problem.in_sizes[0]
+    place = math.prod(problem.in_sizes[1:])  # pixels of a position along the first axis
+    most = int(_BAND_SHARE * here.l2) // max(1, columns * info.t_size * place)  # the most positions of a task
+    axis, inner = reach.of_axes(problem)
+    halo = (problem.kernel[0] - 1) * problem.dilations[0] // problem.strides[0] + 1  # positions that neighbouring tasks share
+    if not min(size, place, images) or most < min(size, halo + 2):
+        return None
+    tasks = max(1, -(-size // max(1, most - halo - 2)) if size > most else 1)
+    if tasks * images < _BAND_TASKS * threads:  # as many for each thread
+        tasks = max(tasks, min(-(-_BAND_TASKS * threads // images), size // _BAND_ROWS) // threads * threads)
+    of_task = -(-(-(-rows.rows // tasks) - 1) // inner.rows) + 1  # rows along the first axis, at most
+    # The first and the last j may have fewer rows than there are groups.
+    band = min(size, -(-(min(of_task, axis.rows) - 1) // axis.groups) + 2 + halo) * place
+    return _with_memory(here, info, columns, Schedule(
+        problem, info.name, threads, (BANDS, slab_of(problem.ci)), shown_js(problem), max(1, problem.in_sizes[-1]), 1,
+        min(tasks, max(1, rows.rows)), False, 0, False, slab_of(problem.ci), band, 1,
     ))  # fmt: skip
 
 
