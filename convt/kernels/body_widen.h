@@ -90,7 +90,7 @@ INLINE void FN(widen_columns)(const int full, T *to, ptrdiff_t ld, const S *from
 /* Columns at a distance of a multiple of SAME_SETS bytes fall into few sets of L1, which do not hold a block of them. Their
  * lines are first copied next to each other. */
 #define SAME_SETS 1024
-#define AHEAD 6  /* rows are prefetched this many rows ahead */
+#define AHEAD 6  /* rows are prefetched this many rows ahead; fewer rows are not prefetched */
 #define LINES 64 /* rows that are copied at a time */
 
 static void FN(widen_lines)(T *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows, int cols, int padded)
@@ -130,12 +130,15 @@ static int FN(widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptr
         const S *from = (const S *)src + r * rs;
         int c = whole;
         if (cs == 1) {
-            const ptrdiff_t ahead = r + AHEAD < rows ? AHEAD * rs : 0; /* no prefetches of lines that this call does not read */
-            __builtin_prefetch(from + cols - 1 + ahead); /* a row that does not start at a cache line is on one more line */
-            for (; c + VL <= cols; c += VL) {
-                __builtin_prefetch(from + c + ahead);
-                V_(store)(to + c, S_LOAD(from + c));
+            if (rows >= AHEAD) {
+                __builtin_prefetch(from + cols - 1 + AHEAD * rs); /* a row may be on one more line than it fills */
+                for (; c + VL <= cols; c += VL) {
+                    __builtin_prefetch(from + c + AHEAD * rs);
+                    V_(store)(to + c, S_LOAD(from + c));
+                }
             }
+            for (; c + VL <= cols; c += VL)
+                V_(store)(to + c, S_LOAD(from + c));
             if (c < cols)
                 V_(storen)(to + c, S_LOADN(from + c, cols - c), cols - c);
         } else {
@@ -153,4 +156,5 @@ static int FN(widen)(void *dst, ptrdiff_t ld, const void *src, ptrdiff_t rs, ptr
     return CONVT_FITS_WEIGHTS;
 }
 #undef SAME_SETS
+#undef AHEAD
 #undef LINES

@@ -164,7 +164,8 @@ def _across_counts(schedule, kind, rows, unit, here):
     if not problem.planar:
         counts["across_transpose"] = packs * ci * vectors
     elif schedule.chunks_of_tap or rows.taps > 1 or columns > PLANES_IN_PLACE:  # planes are not multiplied in place
-        counts["collect"] = packs * ci * (vectors + (not schedule.joined))  # a row ends within a cache line
+        line = 0 if schedule.joined else 64 / (vl * unit.t_size)  # a row is on one more cache line than it fills
+        counts["collect"] = packs * ci * (vectors + line)
     if not problem.planar and problem.groups * ci * unit.s_size % _SAME_SET_BYTES == 0 and ci > _FEW_CHANNELS:
         counts["move"] = packs * ci * vectors  # cache lines that share sets of L1 are copied first
     counts["start"] = packs / gemm_rows + phases

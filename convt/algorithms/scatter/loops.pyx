@@ -55,6 +55,7 @@ cdef enum:
     MOST_AXES = 64    # the most axes, as in NumPy
     IN_PLACE_COLUMNS = 32  # the most columns by which planes are multiplied in place: see `multiply_in_place`
     SAME_SETS = 1024  # bytes; planes at a multiple of this distance fall into few sets of L1
+    BAND_PANELS = 4   # the same for bands, whose next pixels are packed much later and should not be prefetched (body_widen.h)
     AHEAD = 4         # the most output rows after which a task packs the input row that is prefetched
     PLANE_PANELS = 8  # panels of pixels that are packed at a time, plane by plane: few streams of loads, and stores stay in L1
 
@@ -113,7 +114,7 @@ cdef struct Decisions:
     # Fields of schedule.Schedule.
     int64_t block, blocks, tasks, chunks_of_tap, pixels, slots, lda, ld, panels
     size_t slot_bytes
-    bint joined, in_place, prefetch
+    bint joined, in_place, prefetch, tile_first
 
 
 cdef struct Regions:
@@ -217,9 +218,10 @@ cdef class ScatterPlan(NativePlan):
         s.dense, s.slab, s.chunk_size = dense, recipe.slab, s.schedule.slot_bytes // max(1, schedule.chunks_of_tap)
         s.across = s.slab > 0
         s.by_panels = s.across and not s.schedule.chunks_of_tap
-        # Lines at a multiple of this distance fall into few sets of L2, which evict them before they are packed.
+        # Tiles with vectors of a cache line (AVX-512) have time for prefetches. Lines at a multiple of 4 KiB fall into few sets
+        # of L2, which evict them before they are packed.
         s.prefetches_rows = (s.across and s.schedule.chunks_of_tap and s.schedule.prefetch and s.in_step == 1
-                             and s.in_c * self.k.s_size % 4096 != 0)
+                             and self.k.vl * self.k.t_size >= 64 and s.in_c * self.k.s_size % 4096 != 0)
         s.few_in_place = s.by_panels and (
             s.in_step == 1 or (self.in_c == 1 and self.ci <= CONVT_KC and self.ci * self.k.t_size >= 16))
         s.axes = <ScatterAxis *>zeroed(self.keep, x, sizeof(ScatterAxis))
@@ -749,7 +751,7 @@ cdef void compute_products(Scatter *s, Product *w, const char *next, int64_t nex
     """
     cdef const convt_kernels *k = s.k
     cdef ScatterClass *c = w.c
-    cdef int64_t most = k.mr[k.nr // k.vl], some = w.m, p = 0, i, chunk, tiles
+    cdef int64_t most = k.mr[k.nr // k.vl], some = w.m, p = 0, i, n, chunk, tiles
     cdef char *a
     w.t.rows, w.t.row_offset, w.t.act = w.rows, 0, &s.none
     w.t.stream, w.t.narrow_dtype, w.t.more_tiles, w.t.pending = 0, 0, 0, NULL
@@ -779,12 +781,12 @@ cdef void compute_products(Scatter *s, Product *w, const char *next, int64_t nex
                 continue
             if s.by_panels and s.schedule.prefetch and s.in_step == 1:
                 prefetch_planes(s, w, chunk, p, some)
-            i = convt_quotient(some, k.nr)
-            if i:
-                multiply_across(s, w, chunk, a, p, i)
-            i *= k.nr
-            if i < some:  # a panel that is not full has other register tiles
-                multiply_across(s, w, chunk, a + i * c.chunks[chunk].depth * k.e_size, p + i, 1)
+            i = 0
+            while i < some:
+                # A panel that is not full has other register tiles.
+                n = max(<int64_t>1, convt_quotient(some - i, k.nr)) if s.schedule.tile_first else 1
+                multiply_across(s, w, chunk, a + i * c.chunks[chunk].depth * k.e_size, p + i, n)
+                i += n * k.nr
         p += some
 
 
@@ -846,10 +848,7 @@ cdef void multiply_columns(const Scatter *s, Product *w, int64_t chunk, char *a)
 
 
 cdef void multiply_across(const Scatter *s, Product *w, int64_t chunk, char *panel, int64_t first, int64_t count) noexcept nogil:
-    """Multiply ``count`` panels of pixels, from pixel ``first`` on, by all columns, for one depth chunk.
-
-    The weights of a register tile stay in L1 for all panels.
-    """
+    """Multiply ``count`` panels of pixels, from pixel ``first`` on, by all columns, for one depth chunk."""
     cdef const convt_kernels *k = s.k
     cdef ScatterClass *c = w.c
     cdef ScatterChunk *ch = c.chunks + chunk
@@ -951,7 +950,8 @@ cdef void pack_pixels(const Scatter *s, Product *w, const ScatterChunk *chunk, i
         at = tap_at(s, w.c, tap, w.j) + i_lo * s.in_step + first * s.in_c
         p = 0
         while s.across and s.in_step == 1 and p + k.nr <= m:  # contiguous pixels of a plane, for some panels at a time
-            n = min(<int64_t>PLANE_PANELS, convt_quotient(m - p, k.nr))
+            n = BAND_PANELS if s.bands else PLANE_PANELS
+            n = convt_quotient(m - p, k.nr * ((m - p + n * k.nr - 1) // (n * k.nr)))  # evenly
             for r in range(filled):
                 k.widen(dst + (p * chunk.depth + (depth + r) * k.nr) * k.e_size, k.nr * chunk.depth,
                         w.src + (at + r * s.in_c + p) * k.s_size, k.nr, 1, <int>n, k.nr, k.nr)

@@ -60,6 +60,7 @@ class Schedule(NamedTuple):
     lda: int = 0  # elements between packed pixels
     ld: int = 0  # elements between columns of products for vectors over pixels
     panels: int = 0  # panels of pixels that are packed and multiplied at a time, if packed pixels are not kept
+    tile_first: bool = False  # a register tile's weights stay in L1 for several panels; otherwise a panel does for all tiles
     slot_bytes: int = 0  # bytes of a slot, which holds one packed input row
     prefetch: bool = False  # L2 does not hold the input, so that tiles prefetch the input of the next row
     workspace: Workspace | None = None  # "zeros" (a row of -0.0), "kept" (which row each slot holds), "packed", "products"
@@ -213,7 +214,7 @@ def _with_memory(here, info, columns, schedule):
         packed, products = (wide if s.chunks_of_tap else min(wide, panels * nr)) * s.depth, columns * ld
     slot_bytes = -(-packed * info.e_size // 64) * 64 * max(1, s.chunks_of_tap)
     return s._replace(
-        lda=lda, ld=ld, panels=panels, slot_bytes=slot_bytes,
+        lda=lda, ld=ld, panels=panels, tile_first=columns * s.depth * info.e_size > here.l1, slot_bytes=slot_bytes,
         prefetch=problem.batch * math.prod(problem.in_sizes) * problem.ci * info.s_size > here.limits.far,
         workspace=book(
             zeros=nr * info.t_size, kept=s.slots * _PACKED_ROW, packed=s.slots * slot_bytes, products=products * info.t_size
