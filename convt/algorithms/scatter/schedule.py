@@ -24,8 +24,9 @@ _ACROSS_PIXELS = 1024  # the most input pixels of a task with ACROSS
 _LEAST_PIXELS = 256  # the fewest pixels of a task of joined rows, unless that gives fewer tasks than threads
 _PRODUCT_BYTES = 1 << 18  # the most bytes of products of a task with ACROSS or GATHERED
 _BAND_SHARE = 1 / 3  # the share of L2 that the products of a task with BANDS take at most
-_BAND_TASKS = 4  # the fewest tasks of a thread with BANDS, if each still has _BAND_ROWS
-_BAND_ROWS = 8  # the fewest input positions along the first axis of a task with BANDS, because tasks share some of them
+# A thread has _BAND_TASKS tasks with BANDS if each still has _BAND_ROWS input positions along the first axis, because tasks
+# share some of them; otherwise it has one.
+_BAND_TASKS, _BAND_ROWS = 4, 12
 _KEPT_BYTES = 1 << 20  # the most bytes of input rows that a task keeps packed
 _TASK_ROWS = 16  # the most output rows of a task
 _LEAST_DEPTH = 32  # the fewest in-channels for depth chunks of one tap, if several input rows reach an output row
@@ -174,8 +175,9 @@ def _schedule_bands(problem, here, info, rows, threads):
     if not min(size, place, images) or most < min(size, halo + 2):
         return None
     tasks = max(1, -(-size // max(1, most - halo - 2)) if size > most else 1)
-    if tasks * images < _BAND_TASKS * threads:  # as many for each thread
-        tasks = max(tasks, min(-(-_BAND_TASKS * threads // images), size // _BAND_ROWS) // threads * threads)
+    if tasks * images < _BAND_TASKS * threads and threads > 1:  # as many for each thread
+        more = min(-(-_BAND_TASKS * threads // images), size // _BAND_ROWS) // threads * threads
+        tasks = max(tasks, more, -(-threads // images))
     of_task = -(-(-(-rows.rows // tasks) - 1) // inner.rows) + 1  # rows along the first axis, at most
     # The first and the last j may have fewer rows than there are groups.
     band = min(size, -(-(min(of_task, axis.rows) - 1) // axis.groups) + 2 + halo) * place
