@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
+from math import gcd, prod
 
 from .shared import layer_format
 
@@ -136,6 +136,16 @@ class Layer:
         products = prod(_useful_products(*axis) for axis in axes)
         return 2 * self.batch * products * self.cin * self.cout // self.groups
 
+    @cached_property
+    def least_flops(self) -> float:
+        """Return the operations after the best known reduction, which the hardware limit counts.
+
+        It is Winograd with four points, which is as exact as the direct sum: F(3, 2) and F(2, 3) need two thirds of the
+        multiplications along each axis, for phases of several taps. The additions of the transforms do not count.
+        """
+        axes = zip(self.kernel, self.strides, self.dilations, strict=True)
+        return self.flops * prod(_winograd_share(*axis) for axis in axes)
+
     @property
     def elements(self) -> int:
         """Return the number of elements of data, filter and result together."""
@@ -151,6 +161,13 @@ def _useful_products(size: int, kernel: int, stride: int, dilation: int, begin: 
     first = ((-((t * dilation - begin) // stride)) for t in range(kernel))
     last = ((-((t * dilation - begin - output) // stride)) for t in range(kernel))
     return sum(max(0, min(size, b) - max(0, a)) for a, b in zip(first, last, strict=True))
+
+
+def _winograd_share(kernel: int, stride: int, dilation: int) -> float:
+    """Return the share of the multiplications along an axis that Winograd with four points needs."""
+    apart = stride // gcd(stride, dilation)  # taps at this distance belong to one phase
+    taps = [len(range(first, kernel, apart)) for first in range(min(apart, kernel))]
+    return sum(n if n < 2 else n * 2 / 3 for n in taps) / kernel
 
 
 # The keys of a `--layers` file and the corresponding fields of a `Layer`.

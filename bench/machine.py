@@ -123,12 +123,12 @@ class Limits(NamedTuple):
         return Limits(self.peaks | best, max(self.copy_gbs, other.copy_gbs))
 
     def seconds(self, problem: Problem) -> float | None:
-        """Return the hardware limit of a problem in seconds: the larger of bytes / bandwidth and operations / peak.
+        """Return the hardware limit of a problem in seconds: the larger of bytes / bandwidth and least operations / peak.
 
         Return None if the peak is unknown. A call can be faster if its arrays stay in the caches between calls.
         """
         peak = self.peaks.get(problem.dtype)
-        return max(problem.bytes / self.copy_gbs, problem.layer.flops / peak) / 1e9 if peak else None
+        return max(problem.bytes / self.copy_gbs, problem.layer.least_flops / peak) / 1e9 if peak else None
 
 
 def fma_peak(dtype: np.dtype, threads: int) -> float:

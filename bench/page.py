@@ -132,7 +132,8 @@ def _machine_line(record: Record) -> str:
 
 
 def _group(group: Group, problems: list[list[Result]], limits: Limits) -> str:
-    summary = "".join(f"<li>{escape(line)}</li>" for line in tables.summary(problems))
+    lines = [*tables.reached(problems, limits), *tables.summary(problems)]
+    summary = "".join(f"<li>{escape(line)}</li>" for line in lines)
     return f"""<section>
 <h2>{escape(str(group))}</h2>
 <p>Measured limits: {escape(tables.limits_line(limits))}.</p>

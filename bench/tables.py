@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 from statistics import geometric_mean
@@ -25,8 +26,9 @@ LEGEND = {
     "of peak": "GFLOP/s as a share of the measured multiply-add peak. An algorithm with fewer multiplications can exceed 100%.",
     "GB/s": "bytes of data, weights and result, once each, per second.",
     "of limit": """\
-the hardware limit as a share of the measured time. The limit is the larger of two times: operations / peak, and
-bytes / memory bandwidth. A call whose arrays stay in the caches can exceed 100%.""",
+the hardware limit as a share of the measured time. The limit is the larger of two times: bytes / memory bandwidth, and
+operations / peak, where Winograd saves a third of the operations along each axis with phases of several taps. A call
+whose arrays stay in the caches can exceed 100%.""",
     "speedup": "time of the row's library divided by convt's time.",
     "error": "largest error divided by the root mean square of the result.",
     "how": "the algorithm or implementation that ran, or the reason why none did.",
@@ -165,7 +167,7 @@ def show(record: Record) -> None:
         limits, cold = record.limits[group.setting], was_cold(problems)
         rows = [row(result, rivals, limits, cold) for rivals in problems for result in rivals]
         draw(f"{group}; {limits_line(limits)}", columns(cold), rows, _style)
-        for line in summary(problems):
+        for line in [*reached(problems, limits), *summary(problems)]:
             print(line)
     if record.results:
         print()
@@ -180,6 +182,20 @@ def show(record: Record) -> None:
 def legend(cold: bool) -> dict[str, str]:
     """Return the meaning of the columns."""
     return LEGEND | COLD_LEGEND if cold else LEGEND
+
+
+def reached(problems: list[list[Result]], limits: Limits) -> list[str]:
+    """Return a line for each library: the geometric mean of the fraction of the limit that it reaches, and the least."""
+    shares: dict[str, list[tuple[float, str]]] = {}
+    for result in itertools.chain(*problems):
+        least = limits.seconds(result.problem)
+        if result.seconds and least:
+            shares.setdefault(result.peer, []).append((least / result.seconds, result.problem.layer.name))
+    return [
+        f"{peer} reaches {geometric_mean(share for share, _ in some):.0%} of the limit (geometric mean of {len(some)} layers), "
+        f"least {min(some)[0]:.0%} ({min(some)[1]})"
+        for peer, some in shares.items()
+    ]
 
 
 def summary(problems: list[list[Result]]) -> list[str]:

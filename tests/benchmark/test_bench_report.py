@@ -49,9 +49,28 @@ def record_of(*results, complete=True):
 def test_the_limit_is_the_slower_of_operations_and_bytes():
     problem = Problem(WIDE, "f32", "NXC")
     assert problem.bytes == 4 * (8 * 8 * 64 + 4 * 64 * 64 + 16 * 16 * 64)
-    assert machine.Limits({"f32": 1.0}, 1e9).seconds(problem) == pytest.approx(WIDE.flops / 1e9)
+    assert machine.Limits({"f32": 1.0}, 1e9).seconds(problem) == pytest.approx(WIDE.least_flops / 1e9)
     assert machine.Limits({"f32": 1e9}, 1.0).seconds(problem) == pytest.approx(problem.bytes / 1e9)
     assert machine.Limits({}, 1.0).seconds(problem) is None
+
+
+@pytest.mark.parametrize(
+    "kernel, stride, dilation, share",
+    [(4, 2, 1, 2 / 3), (2, 2, 1, 1), (3, 2, 1, (1 + 4 / 3) / 3), (16, 8, 1, 2 / 3), (3, 1, 1, 2 / 3), (2, 3, 1, 1),
+     (3, 2, 2, 2 / 3), (5, 2, 1, 2 / 3), (1, 1, 1, 1)],
+)  # fmt: skip
+def test_winograd_saves_multiplications_of_phases_with_several_taps(kernel, stride, dilation, share):
+    layer = replace(WIDE, kernel=(kernel, 1), strides=(stride, 1), dilations=(dilation, 1), pads_begin=(0, 0), pads_end=(0, 0))
+    assert layer.least_flops == pytest.approx(share * layer.flops)
+
+
+def test_the_summary_says_what_fraction_of_the_limit_each_library_reaches():
+    problem, limits = Problem(WIDE, "f32", "NXC"), machine.Limits({"f32": 1.0}, 1e9)
+    setting, rounds = Setting(1), [{"median": 2 * limits.seconds(problem)}]
+    results = [Result(problem, setting, "convt", "ok", "", 0.0, rounds), Result(problem, setting, "torch", "failed", "")]
+    line = f"convt reaches 50% of the limit (geometric mean of 1 layers), least 50% ({WIDE.name})"
+    assert tables.reached([results], limits) == [line]
+    assert tables.reached([results], machine.Limits({}, 1.0)) == []
 
 
 def test_of_two_measurements_of_the_limits_the_better_counts():
