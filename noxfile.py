@@ -28,9 +28,16 @@ def lint(session):
 
 @nox.session
 def tests(session):
-    """The whole test suite. Arguments go to pytest: `nox -s tests -- tests/call/test_api.py`."""
+    """The test suite at the instruction set in use. Arguments go to pytest: `nox -s tests -- tests/call/test_api.py`."""
     install(session, "-e", ".[test]")
     session.run("python", "-m", "pytest", *session.posargs)
+
+
+@nox.session
+def tests_all(session):
+    """The test suite at every instruction set of this CPU."""
+    install(session, "-e", ".[test]")
+    session.run("python", "-m", "pytest", "--all", *session.posargs)
 
 
 @nox.session

@@ -141,8 +141,11 @@ class Layer:
         """Return the operations after the best known reduction, which the hardware limit counts.
 
         It is Winograd with four points, which is as exact as the direct sum: F(3, 2) and F(2, 3) need two thirds of the
-        multiplications along each axis, for phases of several taps. The additions of the transforms do not count.
+        multiplications along each axis, for phases of several taps. The additions of the transforms do not count. With few
+        channels they take longer than the multiplications that they save, so that nothing is reduced.
         """
+        if min(self.cin, self.cout) < WINOGRAD_CHANNELS * self.groups:
+            return self.flops
         axes = zip(self.kernel, self.strides, self.dilations, strict=True)
         return self.flops * prod(_winograd_share(*axis) for axis in axes)
 
@@ -169,6 +172,9 @@ def _winograd_share(kernel: int, stride: int, dilation: int) -> float:
     taps = [len(range(first, kernel, apart)) for first in range(min(apart, kernel))]
     return sum(n if n < 2 else n * 2 / 3 for n in taps) / kernel
 
+
+# The fewest in-channels and out-channels of a group for which `least_flops` counts a reduction.
+WINOGRAD_CHANNELS = 16
 
 # The keys of a `--layers` file and the corresponding fields of a `Layer`.
 KEYS = {

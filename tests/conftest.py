@@ -1,5 +1,6 @@
 """Settings of the whole suite: Hypothesis profiles with the same examples on every machine, a fixture that restores the process
-settings after each test, the selection of tests under CONVT_ISA, and the CPU that tests under CONVT_COSTS pretend."""
+settings after each test, the selection of tests without ``--all`` and under CONVT_ISA, and the CPU that tests under CONVT_COSTS
+pretend."""
 
 import functools
 import inspect
@@ -7,6 +8,9 @@ import math
 import os
 import re
 from pathlib import Path
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # the other workers need the cores on which waiting threads would spin
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -43,15 +47,37 @@ DECISION = re.compile(
 def pytest_collection_modifyitems(config, items):
     """Mark the tests that look at decisions.
 
-    If CONVT_ISA is set, deselect `ISA_INDEPENDENT` and tests that choose an instruction set themselves.
+    If CONVT_ISA is set, deselect `ISA_INDEPENDENT` and tests that choose an instruction set themselves. Otherwise, without
+    ``--all``, deselect tests at another instruction set than the one in use.
     """
     for item in items:
         if looks_at_decisions(item.obj):
             item.add_marker("decisions")
     if os.environ.get("CONVT_ISA"):
         left_out = lambda item: chooses_isa(item) or _of(item).startswith(ISA_INDEPENDENT)  # noqa: E731
-        config.hook.pytest_deselected(items=list(filter(left_out, items)))
-        items[:] = [item for item in items if not left_out(item)]
+    elif config.option.all:
+        return
+    else:
+        left_out = _is_at_another_isa
+    config.hook.pytest_deselected(items=list(filter(left_out, items)))
+    items[:] = [item for item in items if not left_out(item)]
+
+
+def _is_at_another_isa(item):
+    isa = getattr(getattr(item, "callspec", None), "params", {}).get("isa")
+    return isinstance(isa, str) and isa != _core.isa()
+
+
+def pytest_addoption(parser):
+    parser.addoption("--all", action="store_true", help="also run tests at other instruction sets than the one in use")
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if not config.option.all and not os.environ.get("CONVT_ISA"):
+        terminalreporter.line(
+            f"These tests ran at {_core.isa()}. `python -m pytest --all` also runs those at other instruction sets; "
+            "`bash .ci/run` runs all that are left, in an environment of their own."
+        )
 
 
 def _of(item):

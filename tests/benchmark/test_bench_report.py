@@ -62,6 +62,8 @@ def test_the_limit_is_the_slower_of_operations_and_bytes():
 def test_winograd_saves_multiplications_of_phases_with_several_taps(kernel, stride, dilation, share):
     layer = replace(WIDE, kernel=(kernel, 1), strides=(stride, 1), dilations=(dilation, 1), pads_begin=(0, 0), pads_end=(0, 0))
     assert layer.least_flops == pytest.approx(share * layer.flops)
+    few = replace(layer, cout=8)
+    assert few.least_flops == few.flops
 
 
 def test_the_summary_says_what_fraction_of_the_limit_each_library_reaches():

@@ -47,11 +47,12 @@ def _members(body, constants, structures):
     """Return the fields ``(name, ctypes type)`` of the body of a structure."""
     fields = []
     for line in filter(None, (" ".join(each.split()) for each in body.split(";"))):
-        if function := re.fullmatch(r"(\w+) \(\*(\w+)\)\((.*)\)", line):
-            kind, name, arguments = function.groups()
+        if function := re.fullmatch(r"(\w+) \(\*(\w+)(?:\[(\w+)\])?\)\((.*)\)", line):
+            kind, name, size, arguments = function.groups()
             arguments = [re.fullmatch(r"(.*?)([* ]+(?:const \*)?)(\w+)", each.strip()) for each in arguments.split(",")]
             types = [_type_of(each[1], "*" in each[2], structures) for each in arguments if each]
-            fields.append((name, ctypes.CFUNCTYPE(_SCALARS[kind], *types)))
+            field = ctypes.CFUNCTYPE(_SCALARS[kind], *types)
+            fields.append((name, field * constants[size] if size else field))
             continue
         kind, names = re.fullmatch(r"((?:const )?\w+)\s*(.*)", line).groups()
         for declared in names.split(","):

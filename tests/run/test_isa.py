@@ -112,6 +112,8 @@ def test_multiply_add_rounds_once_where_the_isa_has_it(isa, algorithm):
 def test_the_rate_of_multiply_adds_is_measured(dtype, isa):
     with using_isa(isa):
         assert _core.fma_peak(dtype, 2, 1e-3) > 0
+        if _core.kernel_info(dtype, "dots") is not None:
+            assert _core.fma_peak(dtype, 2, 1e-3, "dots") > 0
 
 
 @each_isa
