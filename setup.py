@@ -50,8 +50,9 @@ EMULATED = Path("tools/emulated.h")
 if read("CONVT_EMULATED_BUILD"):
     ISAS[2:] = [(name, base, ["-include", str(EMULATED), "-Wno-psabi"], []) for name, base, *_ in ISAS[2:]]
 
-# Instruction sets to build (CONVT_BUILD_ISAS=baseline,avx2), or None for all. Fewer of them take less time to build.
-WANTED = read("CONVT_BUILD_ISAS", [name for name, *_ in [BASELINE, *X86_ISAS, *ARM_ISAS]])
+# Instruction sets to build (CONVT_BUILD_ISAS=baseline,avx2, or "all"). Fewer of them take less time to build. None: those of this
+# CPU in a checkout, all for a wheel.
+WANTED = read("CONVT_BUILD_ISAS", ["all", *(name for name, *_ in [BASELINE, *X86_ISAS, *ARM_ISAS])])
 
 CORE = "convt._core"  # the module that links the kernels; other modules call them through it
 KERNELS = Path("convt/kernels")
@@ -82,6 +83,18 @@ COMPACT = "-Wl,-z,noseparate-code"
 STRIP = "-Wl,-s"
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def isas_of_this_cpu():
+    """Return the names of the instruction sets that this CPU has; all names if Linux does not list its features."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    found = set(next((line for line in lines if line.lower().startswith(("flags", "features"))), "").split())
+    target = sysconfig.get_platform().endswith(os.uname().machine)  # otherwise the compiler is for another machine
+    has = lambda feature: feature.lower().removeprefix("arm_") in found  # noqa: E731
+    return [name for name, _, _, features in ISAS if not (found and target) or all(map(has, features))]
 
 
 def isa_rows(known, wanted=None):
@@ -153,9 +166,14 @@ class BuildKernels(build_ext):
         generated = Path(self.build_temp) / "generated"
         for folder in (generated, OBJECTS):
             folder.mkdir(parents=True, exist_ok=True)
-        rows = isa_rows(lambda flags: self._builds("int main(void) { return 0; }\n", flags), WANTED)
+        wanted, lacks = WANTED, "CONVT_BUILD_ISAS lacks it"
+        if WANTED is None and self.in_checkout:
+            wanted, lacks = isas_of_this_cpu(), "this CPU lacks it (CONVT_BUILD_ISAS=all builds it)"
+        elif WANTED == ["all"]:
+            wanted = None
+        rows = isa_rows(lambda flags: self._builds("int main(void) { return 0; }\n", flags), wanted)
         for name in {name for name, *_ in ISAS} - {name for name, *_ in rows}:
-            why = "CONVT_BUILD_ISAS lacks it" if WANTED and name not in WANTED else "this compiler does not know it"
+            why = lacks if wanted is not None and name not in wanted else "this compiler does not know it"
             self.announce(f"{name}: left out, as {why}", level=3)
         header = generated / "isa_rows.h"
         if not header.exists() or header.read_text() != isa_header(rows):
