@@ -50,8 +50,8 @@ EMULATED = Path("tools/emulated.h")
 if read("CONVT_EMULATED_BUILD"):
     ISAS[2:] = [(name, base, ["-include", str(EMULATED), "-Wno-psabi"], []) for name, base, *_ in ISAS[2:]]
 
-# Instruction sets to build (CONVT_BUILD_ISAS=baseline,avx2, or "all"). Fewer of them take less time to build. None: those of this
-# CPU in a checkout, all for a wheel.
+# Instruction sets to build (CONVT_BUILD_ISAS=baseline,avx2, or "all"). Fewer of them take less time to build. None: those of
+# this CPU in a checkout, all for a wheel.
 WANTED = read("CONVT_BUILD_ISAS", ["all", *(name for name, *_ in [BASELINE, *X86_ISAS, *ARM_ISAS])])
 
 CORE = "convt._core"  # the module that links the kernels; other modules call them through it

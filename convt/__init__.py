@@ -11,9 +11,19 @@ Rooms in the order in which a call passes them:
     _base                                       problem, padding, activations, checks, errors
 """
 
+from importlib import import_module as _import
 from typing import TYPE_CHECKING
 
 import numpy  # noqa: F401 - imported first, because importing NumPy from a nested module takes about 10% longer
+
+try:
+    _import("._core", __name__)
+except ModuleNotFoundError as error:
+    if not (error.name or "").startswith("convt."):
+        raise
+    raise ImportError(
+        f"convt is not compiled in {__path__[0]}: run `pip install -e .` in this checkout, or start Python in another folder"
+    ) from None
 
 from . import tuning
 from ._base.errors import BackendUnavailableError
@@ -52,9 +62,7 @@ else:
 
     def __getattr__(name):
         if name in _LAZY:
-            import importlib
-
-            return importlib.import_module(f".{name}", __name__)
+            return _import(f".{name}", __name__)
         raise AttributeError(f"module 'convt' has no attribute {name!r}")
 
 

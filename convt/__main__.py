@@ -232,7 +232,7 @@ def _calibrate(options, errors):
 
 def _bench(options, _):
     if not options.json:
-        print(f'{_BENCH} (install with: pip install "convt[bench]"); convt-bench --help lists the options')
+        print(f'{_BENCH} (install with: pip install ".[bench]"); convt-bench --help lists the options')
     return {"command": _BENCH}
 
 

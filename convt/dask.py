@@ -24,7 +24,7 @@ try:
     from dask.array import overlap
     from dask.delayed import delayed
 except ImportError as error:
-    raise ImportError('convt.dask needs dask: pip install "convt[dask]"') from error
+    raise ImportError('convt.dask needs dask: pip install "dask[array]"') from error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

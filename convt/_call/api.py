@@ -343,7 +343,7 @@ def conv_transpose(
         rounded before the addition and after it.
     backend : "auto", "native", "onednn", "reference" or, in `ConvTranspose` only, "tune"
         "auto" uses the native backend. If oneDNN is installed, `ConvTranspose` uses oneDNN for layers on which it is known to
-        be faster. "onednn" needs ``pip install "convt[onednn]"``, or CONVT_ONEDNN_LIB with the path of libdnnl.so.3; if
+        be faster. "onednn" needs ``pip install onednn-cpu-gomp``, or CONVT_ONEDNN_LIB with the path of libdnnl.so.3; if
         CONVT_ONEDNN_LIB is set, no other place is searched. "reference" is a slow implementation in NumPy. "tune" measures
         oneDNN and every native algorithm that "auto" permits and whose expected cost is at most a third above the lowest. It
         measures at the first call of a shape, with the data and threads of that call, for about half a second, and uses the

@@ -98,7 +98,7 @@ def _of_model(path, shapes):
     try:
         import onnx
     except ImportError as error:
-        raise ImportError('an ONNX model needs the onnx package: pip install "convt[onnx]"') from error
+        raise ImportError('an ONNX model needs the onnx package: pip install onnx') from error
     try:
         model = onnx.load(path, load_external_data=False)
     except Exception as error:  # protobuf has its own exception classes

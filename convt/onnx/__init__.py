@@ -27,7 +27,7 @@ if not TYPE_CHECKING:
         try:
             from . import backend
         except ImportError as error:
-            raise ImportError(f'convt.onnx.{name} needs the onnx package: pip install "convt[onnx]"') from error
+            raise ImportError(f'convt.onnx.{name} needs the onnx package: pip install onnx') from error
         return getattr(backend, name)
 
 

@@ -26,7 +26,7 @@ try:
     import onnx
     import onnxruntime
 except ImportError as error:
-    raise ImportError('convt.onnxruntime needs onnx and ONNX Runtime: pip install "convt[onnxruntime]"') from error
+    raise ImportError('convt.onnxruntime needs onnx and ONNX Runtime: pip install onnx onnxruntime') from error
 
 from ._session import InferenceSession, Report
 

@@ -20,7 +20,7 @@ arguments), with torch's results and errors.
 try:
     import torch as _  # noqa: F401
 except ImportError as error:
-    raise ImportError('convt.torch needs PyTorch: pip install "convt[torch]"') from error
+    raise ImportError('convt.torch needs PyTorch: pip install torch') from error
 
 from ._accelerate import Report, accelerate, refresh, restore
 from ._functional import conv_transpose1d, conv_transpose2d, conv_transpose3d

@@ -1,6 +1,6 @@
 """Tests of scatter and matrix_scatter: input rows that are packed once for several output rows or read in place, products in
-each of the four layouts (columns, across, bands, gathered), and the problems that matrix_scatter leaves to other algorithms. Results
-are compared with the float64 definition in cases.py."""
+each of the four layouts (columns, across, bands, gathered), and the problems that matrix_scatter leaves to other algorithms.
+Results are compared with the float64 definition in cases.py."""
 
 import itertools
 from dataclasses import replace
@@ -149,7 +149,8 @@ def test_planes_as_they_are(way, memory, case, isa, monkeypatch):
             out.assert_only_elements_written()
             problem = op._attributes.problem(now.data_shape)._replace(planar=True)
             done = scatter.STAGES.schedule(problem, machine.current(), "vectors", 2, True)
-            assert (done is not None) == bool(schedule.slab_of(problem.ci)) and (done is None or done.form[0] in (ACROSS, BANDS))
+            assert (done is not None) == bool(schedule.slab_of(problem.ci))
+            assert done is None or done.form[0] in (ACROSS, BANDS)
 
 
 def test_planes_of_few_columns_are_read_as_they_are_multiplied():

@@ -3,6 +3,7 @@ wanted."""
 
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from cases import child
 
+import convt
 from convt._base import environment
 
 ROOT = Path(__file__).parents[2]
@@ -81,3 +83,11 @@ def test_nothing_else_reads_them():
         text = path.read_text(encoding="utf-8") if path.suffix in (".py", ".pyx", ".pxd", ".c", ".h") else ""
         assert not re.search(r"(environ|getenv)\b[^\n]*CONVT_(?!ONEDNN_LIB\"\] = )", text), path
         assert set(re.findall(r"\bread\(\"(CONVT_\w+)\"", text)) <= set(ALL), path
+
+
+def test_a_checkout_that_is_not_compiled_says_how_to_compile_it(tmp_path):
+    copied = tmp_path / "convt"
+    shutil.copytree(Path(convt.__file__).parent, copied, ignore=shutil.ignore_patterns("*.so", "__pycache__", "*.h", "*.c"))
+    done = subprocess.run([sys.executable, "-c", "import convt"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"ImportError: convt is not compiled in {copied}: run `pip install -e .`" in done.stderr

@@ -286,7 +286,7 @@ def test_the_page_and_the_example_run(capsys):
 
 def test_without_dask_the_error_says_how_to_install_it():
     code, _, errors = child("import sys; sys.modules['dask'] = None\nimport convt.dask")
-    assert code != 0 and 'pip install "convt[dask]"' in errors
+    assert code != 0 and 'pip install "dask[array]"' in errors
 
 
 @pytest.mark.parametrize("precision", [None, "highest", "high", "medium"])

@@ -10,7 +10,7 @@ import pytest
 
 import convt
 
-pytest.importorskip("sphinx", reason='the site needs pip install "convt[docs]"')
+pytest.importorskip("sphinx", reason='the site needs pip install ".[docs]"')
 ROOT = Path(__file__).parents[2]
 MODULES = ("convt", "convt.dask", "convt.onnx", "convt.onnxruntime", "convt.openvino", "convt.torch", "convt.tuning")
 
