@@ -6,7 +6,7 @@ measure. The inputs are in the workers' memory in advance, and only sums of the 
 The prediction uses the bytes and operations of a chunk, this machine's multiply-add peak and copy bandwidth, and the values of
 `--overhead`, `--network` and `--storage`. It assumes that workers beyond the cores of this machine run on equal machines.
 
-Needs `pip install "convt[dask,bench]" distributed`.
+Needs `pip install ".[dask,bench]" distributed`.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _STATUSES = {
     ONEDNN_dnnl_unimplemented: "unimplemented", ONEDNN_dnnl_runtime_error: "runtime error",
 }
 
-INSTALL = 'pip install "convt[onednn]"'
+INSTALL = "pip install onednn-cpu-gomp"
 
 cdef onednn_api _api  # the library's entry points
 cdef onednn_engine _engine = NULL
