@@ -169,6 +169,12 @@ def _plan(options, errors):
 
 
 def _tune(options, errors):
+    with measure.best_effort() if options.best_effort else contextlib.nullcontext([]) as doubts:
+        return _tuned(options, errors, doubts)
+
+
+def _tuned(options, errors, doubts):
+    """Measure the layers of `_tune`. ``doubts`` gets the reasons why a measurement does not decide, with --best-effort."""
     replaced = files.is_replaced(options.out)  # otherwise it is written once, at the end
     count = sum(tuning.read(options.out, "--out")) if replaced and os.path.exists(options.out) else 0
     found, kept, failed = [], 0, None
@@ -192,6 +198,9 @@ def _tune(options, errors):
                 errors.print_error(f"{layer_format.message_name(layer.name)}: {plan.note}")
                 continue
             best = min(times, key=times.get)
+            if doubts:
+                print(f"{layer_format.message_name(layer.name)}: kept, but not sure, because {doubts.pop()}", file=sys.stderr)
+                doubts.clear()
             found.append({"name": layer.name, "data": shape, "algorithm": best, "note": plan.note, "milliseconds": times})
             if replaced:  # after each layer, so that Ctrl-C does not lose results
                 save()
@@ -217,7 +226,7 @@ def _print_tuned(found):
 
 def _calibrate(options, errors):
     try:
-        found = _calibration.described(get_num_threads())
+        found = _calibration.described(get_num_threads(), options.best_effort)
     except RuntimeError as disturbed:
         errors.print_error(str(disturbed))
         return {}
@@ -226,6 +235,8 @@ def _calibrate(options, errors):
         planned = machine.current()
         rows = [[name, f"{value:.4g}", f"{getattr(planned.constants, name):.4g}"] for name, value in found["constants"].items()]
         _table(["constant", "measured", planned.name], rows)
+        if found["spread"] > _calibration.STEADY - 1:
+            print(f"not sure: other processes disturbed the measurement, and its clock varied by {found['spread']:.0%}")
         print(f"wrote {options.out}; set CONVT_COSTS={options.out} to use it")
     return found
 
@@ -274,6 +285,9 @@ def _parser():
     for command in (info, plan, tune, calibrate, bench):
         command.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
     calibrate.add_argument("--threads", type=_command.threads, metavar="N", help="threads (default: as in any program)")
+    for command in (tune, calibrate):
+        command.add_argument("--best-effort", action="store_true",
+                             help="also keep what was measured beside other programs, and say how sure it is")  # fmt: skip
     for command in (plan, tune):
         command.add_argument("--layout", type=words.layout, choices=("NXC", "NCX"),
                              help="layout, also NHWC, channels_last, ... (default: NXC; NCX for an ONNX model)")  # fmt: skip

@@ -25,10 +25,11 @@ MEMORY = 1 << 29  # bytes of an array that is assumed to exceed any last-level c
 _SECONDS = "region", "task", "call"  # measurements in seconds; all others are rates per second
 
 
-def measure(threads):
+def measure(threads, best_effort=False):
     """Return ``(Constants, raw)`` of this machine, measured with ``threads`` threads.
 
-    ``raw`` maps each measurement to a list of its best turns. Raise RuntimeError if other processes disturbed the measurement.
+    ``raw`` maps each measurement to a list of its best turns. Raise RuntimeError if other processes disturbed the measurement,
+    unless ``best_effort``.
     """
     l2, l3 = _core.cache_bytes()[1:]
     inside, between = l2 // 2, math.isqrt(l2 * max(min(l3, machine.LAST_BYTES) // threads, 4 * l2))
@@ -59,8 +60,11 @@ def measure(threads):
         keep("task", _seconds(rates.take_tasks, 1, 20_000, threads) * threads / 20_000)
         keep("call", _seconds(rates.call_tiles, 20_000) / 20_000)
     best = {name: sorted(values, reverse=name not in _SECONDS)[:KEPT] for name, values in found.items()}
-    if best["clock"][0] > STEADY * best["clock"][-1]:
-        raise RuntimeError("other processes disturbed the measurement, so no file was written; run it on an idle machine")
+    if not best_effort and best["clock"][0] > STEADY * best["clock"][-1]:
+        raise RuntimeError(
+            "other processes disturbed the measurement, so no file was written; run it on an idle machine, "
+            "or with --best-effort"
+        )
     return _constants(best), {name: [float(f"{value:.6g}") for value in values] for name, values in best.items()}
 
 
@@ -78,10 +82,13 @@ def _constants(best):
     return constants.Constants(**{name: float(f"{values[name]:.4g}") for name in constants.Constants._fields})
 
 
-def described(threads):
-    """Measure this machine with ``threads`` threads and return the contents of its machine file, a dict for JSON."""
+def described(threads, best_effort=False):
+    """Measure this machine with ``threads`` threads and return the contents of its machine file, a dict for JSON.
+
+    "spread" is the relative difference of the best turns of the clock, which nothing but other processes changes.
+    """
     started = time.strftime("%Y-%m-%d", time.gmtime())
-    found, raw = measure(threads)
+    found, raw = measure(threads, best_effort)
     vendor, family, model = machine.cpu()
     info = _core.kernel_info("float32")
     return {
@@ -94,6 +101,7 @@ def described(threads):
         "cpus": [{"vendor": vendor, "family": family, "models": [model, model]}],
         "caches": dict(zip(("l1", "l2", "l3"), _core.cache_bytes(), strict=True)),
         "constants": found._asdict(),
+        "spread": round(raw["clock"][0] / raw["clock"][-1] - 1, 4),
         "raw": raw,
     }
 

@@ -179,6 +179,16 @@ def test_plans_of_a_file(tmp_path, capsys):
 SMALL = LAYER.replace("64", "3").replace("32", "2")
 
 
+def test_tune_keeps_on_request_what_is_not_sure(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(_measure, "_disagreement", lambda before, now: "the machine was busy")
+    monkeypatch.setattr(_measure, "_SECONDS", 0)
+    path = tmp_path / "tuning.json"
+    assert cli.main(["tune", LAYER, "--out", str(path), "--best-effort"]) == 0
+    printed = capsys.readouterr()
+    assert "kept, but not sure, because the machine was busy" in printed.err and f"1 entry in {path}" in printed.out
+    assert tuning.load(path).taken == 1
+
+
 def test_tune(tmp_path, capsys, direct_wins):
     path = tmp_path / "tuning.json"
     assert cli.main(["tune", SMALL, "--out", str(path), "--threads", "1"]) == 0

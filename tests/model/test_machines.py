@@ -91,6 +91,17 @@ def test_a_disturbed_measurement_is_said_and_not_written(monkeypatch, tmp_path, 
     assert printed.err.startswith("python -m convt: other processes disturbed") and printed.err.count("\n") == 1
 
 
+def test_a_disturbed_measurement_is_kept_on_request_with_how_sure_it_is(monkeypatch, tmp_path, capsys):
+    brief(monkeypatch, steady=0)
+    path = tmp_path / "mine.json"
+    assert cli.main(["calibrate", "--out", str(path), "--best-effort"]) == 0
+    found = json.loads(path.read_text())
+    assert f"not sure: other processes disturbed the measurement, and its clock varied by {found['spread']:.0%}\n" in (
+        capsys.readouterr().out
+    )
+    assert constants.read(path).constants.clock == found["constants"]["clock"]
+
+
 @pytest.mark.parametrize("isa", [name for name, available in ISA_ROWS.items() if available])
 def test_a_machine_is_measured(isa, monkeypatch, tmp_path):
     brief(monkeypatch)

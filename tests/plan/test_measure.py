@@ -92,6 +92,15 @@ def test_load_that_stays_is_undecided(machine):
     assert machine.now < 2 * _measure._SECONDS, "it does not go on for ever"
 
 
+def test_the_best_effort_takes_the_minimum_and_says_why_it_is_not_sure(machine):
+    winograd = itertools.cycle([disturbed(0.008), disturbed(0.0079), 0.0078, disturbed(0.009)])
+    with _measure.best_effort() as doubts:
+        assert machine.measure(direct=0.002, winograd=winograd) == pytest.approx({"direct": 0.002, "winograd": 0.0078})
+        assert doubts == ["other programs disturbed most calls of winograd"]
+    with pytest.raises(_measure.Undecided):
+        machine.measure(direct=0.002, winograd=winograd)
+
+
 def test_a_round_is_held_against_the_one_before_it(machine, monkeypatch):
     """Check a machine that alternates between fast and slow. Every second round has the same winner, no two consecutive rounds
     have."""
