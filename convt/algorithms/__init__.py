@@ -179,10 +179,13 @@ sparse (`direct`)
     Said of a class in which each tap multiplies only the rows that it reaches.
 overlap-add (`scatter`)
     To sum the products of neighbouring pixels into outputs.
-columns, across, gathered (`scatter`)
-    The three layouts of products: vectors over columns, vectors over pixels, and pixels with all taps as columns.
+columns, across, bands, gathered (`scatter`)
+    The four layouts of products: vectors over columns; vectors over pixels; and pixels with all taps as columns, whose products
+    are added row by row, or gathered by a table.
+band (`scatter`)
+    The input pixels between the first and the last input row that reach the output rows of a task.
 slab (`scatter`)
-    The depth of the rows of weights of the layouts across and gathered.
+    The depth of the rows of weights of the layouts with vectors over pixels.
 joined (`scatter`)
     Said of consecutive input rows that are multiplied as one.
 term

@@ -61,6 +61,10 @@ PROBLEMS = {
     "rows of no taps": Case(
         ci=3, co=2, in_sizes=(1, 6), kernel=(1, 2), strides=(2, 1), pads_begin=(1, 0), output_padding=(1, 0),
     ),
+    # Without an input row, a task with bands has no pixels.
+    "no taps": Case(
+        ci=3, co=2, in_sizes=(1, 6), kernel=(1, 2), strides=(3, 1), pads_begin=(1, 0), output_padding=(2, 0),
+    ),
     "lanes of a vector and more": Case(ci=64, co=5, in_sizes=(100,), kernel=11, strides=4),
 }  # fmt: skip
 each_problem = pytest.mark.parametrize("case", PROBLEMS.values(), ids=PROBLEMS)
@@ -174,9 +178,11 @@ def test_nothing_but_the_result_is_read_or_written(memory, case, name):
         data = copy_in(memory, data)
         out = Out(memory if memory in ("contiguous", "strided", "reversed", "cropped") else "contiguous",
                   np.zeros(now.out_shape, now.numpy_dtype))  # fmt: skip
-        op = operator(now, filter, bias, algorithm=name)
-        assert op(data, out=out.view) is out.view
-        now.check(np.array(out.view), np.array(data), filter, bias)
+        for way in every_way(now, "vectors" if name == "scatter" else "amx"):
+            take(way)
+            op = operator(now, filter, bias, algorithm=name)
+            assert op(data, out=out.view) is out.view
+            now.check(np.array(out.view), np.array(data), filter, bias)
         out.assert_only_elements_written()
 
 

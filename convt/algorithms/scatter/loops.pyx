@@ -634,7 +634,7 @@ cdef const char *band_sums(const Scatter *s, const ScatterClass *c, const Row *r
 cdef void run_band(Scatter *s, const Part *part, const Call *call, char *ws) noexcept nogil:
     """Compute the output rows of a task with `bands`: multiply the pixels of its band by all taps, then add up each row."""
     cdef ScatterClass *c
-    cdef int64_t n, tap, at, low = -1, high = 0, some
+    cdef int64_t n, tap, at, low = -1, high = -1, some
     cdef Row row
     cdef Product w
     cdef int64_t first[MOST_AXES]
