@@ -32,7 +32,7 @@ from convt._base.problem import Problem
 from convt._model import machine
 from convt._plan import choose, plans
 from convt.algorithms import planes, scatter, stages
-from convt.algorithms.scatter import schedule
+from convt.algorithms.scatter import reach, schedule
 from convt.algorithms.scatter.schedule import ACROSS, BANDS, COLUMNS, GATHERED
 
 AMX = "avx512_amx"
@@ -81,8 +81,10 @@ def ways():
 
 
 def every_way(case, unit):
-    problem = operator(case, *case.arrays()[1:])._attributes.problem(case.data_shape)
-    return WAYS(problem, machine.current().info(case.dtype, unit))
+    """Return the layouts that the problem permits, and whose memory the caches of the machine permit."""
+    problem, here = operator(case, *case.arrays()[1:])._attributes.problem(case.data_shape), machine.current()
+    info, rows = here.info(case.dtype, unit), reach.of_problem(problem)
+    return [way for way in WAYS(problem, info) if schedule._schedule_layout(way, problem, here, info, rows, 2) is not None]
 
 
 WAYS = schedule._layouts
