@@ -13,7 +13,8 @@ is a part (a range of j along the last axis) of some output rows of one image an
 With `joined`, a task has a share of the rows of each class in all images instead, and rows that are consecutive in the input
 are multiplied as one. With `bands`, a task multiplies all pixels between its first and its last input row by all taps of all
 axes, and adds the rows of products that reach an output row. With `gathered`, a task has whole images, and each output gathers
-its products through a table. Products are [pixel][column] with vectors over columns or, if `across`, [column][pixel] with vectors over pixels.
+its products through a table. Products are [pixel][column] with vectors over columns or, if `across`, [column][pixel] with
+vectors over pixels.
 
 Tasks write disjoint outputs. Each thread has its own workspace with the regions of Schedule.workspace; `zeros` holds -0.0.
 """
@@ -198,7 +199,8 @@ cdef class ScatterPlan(NativePlan):
         """Make the tables of a schedule.
 
         ``axes`` has the result of phases.axis for each axis except the last. ``gathers`` is the `gather_index` of bind.py, or
-        None. ``columns`` are the `tap_columns` of each class for bands, or None. ``dense`` says whether pixels have one constant stride across all rows and images.
+        None. ``columns`` are the `tap_columns` of each class for bands, or None. ``dense`` says whether pixels have one
+        constant stride across all rows and images.
         """
         problem = schedule.problem
         self.open_plan(problem, recipe.k, in_strides, out_strides, schedule.execution)
