@@ -167,9 +167,9 @@ class BuildKernels(build_ext):
         for folder in (generated, OBJECTS):
             folder.mkdir(parents=True, exist_ok=True)
         wanted, lacks = WANTED, "CONVT_BUILD_ISAS lacks it"
-        if WANTED is None and self.in_checkout:
+        if wanted is None and self.in_checkout:
             wanted, lacks = isas_of_this_cpu(), "this CPU lacks it (CONVT_BUILD_ISAS=all builds it)"
-        elif WANTED == ["all"]:
+        elif wanted and "all" in wanted:
             wanted = None
         rows = isa_rows(lambda flags: self._builds("int main(void) { return 0; }\n", flags), wanted)
         for name in {name for name, *_ in ISAS} - {name for name, *_ in rows}:

@@ -88,10 +88,9 @@ def _gathered_cycles(schedule, unit, prices):
 def _bands_cycles(schedule, unit, here, prices):
     """Return the cycles of a schedule with the layout BANDS."""
     problem, vl, rows = schedule.problem, unit.vl, reach.of_problem(schedule.problem)
-    size, shared = problem.in_sizes[0], (problem.kernel[0] - 1) * problem.dilations[0] // problem.strides[0]
-    pixels = min(size, size / schedule.tasks + shared) * math.prod(problem.in_sizes[1:])  # mean of all tasks
-    columns, last = math.prod(problem.kernel) * problem.co, problem.kernel[-1] * problem.co
-    pixels = math.ceil(pixels)
+    size, columns, last = problem.in_sizes[0], math.prod(problem.kernel) * problem.co, problem.kernel[-1] * problem.co
+    positions = min(size, size / schedule.tasks + reach.shared_inputs(problem))  # along the first axis, the mean of all tasks
+    pixels = math.ceil(positions * math.prod(problem.in_sizes[1:]))
     task = _gemm_counts(problem, columns, pixels, problem.ci, unit, here)
     task["collect" if problem.planar else "across_transpose"] = problem.ci * -(-pixels // vl)
     task["start"] = -(-pixels // unit.nr)

@@ -56,7 +56,7 @@ cdef enum:
     MOST_AXES = 64    # the most axes, as in NumPy
     IN_PLACE_COLUMNS = 32  # the most columns by which planes are multiplied in place: see `multiply_in_place`
     SAME_SETS = 1024  # bytes; planes at a multiple of this distance fall into few sets of L1
-    BAND_PANELS = 4   # the same for bands, whose next pixels are packed much later and should not be prefetched (body_widen.h)
+    BAND_PANELS = 4   # panels packed at a time with bands: too few for `widen` to prefetch, because the next are packed later
     AHEAD = 4         # the most output rows after which a task packs the input row that is prefetched
     PLANE_PANELS = 8  # panels of pixels that are packed at a time, plane by plane: few streams of loads, and stores stay in L1
 
@@ -220,8 +220,8 @@ cdef class ScatterPlan(NativePlan):
         s.dense, s.slab, s.chunk_size = dense, recipe.slab, s.schedule.slot_bytes // max(1, schedule.chunks_of_tap)
         s.across = s.slab > 0
         s.by_panels = s.across and not s.schedule.chunks_of_tap
-        # Tiles with vectors of a cache line (AVX-512) have time for prefetches. Lines at a multiple of 4 KiB fall into few sets
-        # of L2, which evict them before they are packed.
+        # Tiles with vectors of a cache line (AVX-512) have time for prefetches. Planes must not be a multiple of 4 KiB apart:
+        # their lines fall into few sets of L2, which evict prefetched lines before they are packed.
         s.prefetches_rows = (s.across and s.schedule.chunks_of_tap and s.schedule.prefetch and s.in_step == 1
                              and self.k.vl * self.k.t_size >= 64 and s.in_c * self.k.s_size % 4096 != 0)
         s.few_in_place = s.by_panels and (

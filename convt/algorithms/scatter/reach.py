@@ -55,6 +55,11 @@ def of_axes(problem):
     return first, of_problem(p._replace(**cut))
 
 
+def shared_inputs(problem):
+    """Return the most input positions along the first axis that two neighbouring parts of the output both read."""
+    return (problem.kernel[0] - 1) * problem.dilations[0] // problem.strides[0]
+
+
 def of_problem(problem):
     """Return the Reach of all axes except the last."""
     p, found = problem, ONE_ROW

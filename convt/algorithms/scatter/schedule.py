@@ -171,7 +171,7 @@ def _schedule_bands(problem, here, info, rows, threads):
     place = math.prod(problem.in_sizes[1:])  # pixels of a position along the first axis
     most = int(_BAND_SHARE * here.l2) // max(1, columns * info.t_size * place)  # the most positions of a task
     axis, inner = reach.of_axes(problem)
-    halo = (problem.kernel[0] - 1) * problem.dilations[0] // problem.strides[0] + 1  # positions that neighbouring tasks share
+    halo = reach.shared_inputs(problem) + 1
     if not min(size, place, images) or most < min(size, halo + 2):
         return None
     tasks = max(1, -(-size // max(1, most - halo - 2)) if size > most else 1)
