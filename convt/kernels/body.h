@@ -1,151 +1,157 @@
-/* All kernels of an instruction set, for all dtypes, and its table. isa_<name>.c includes this file after its vector operations
- * (vec_<name>.h), and defines ISA_NAME. Each body_*.h is included once per type of accumulators or of user memory; the macros
- * defined before it are its parameters.
+/* All kernels of an instruction set, and their entries in its table. isa_<name>.c includes this file after its vector operations
+ * (vec_<name>.h), and defines ISA_NAME. setup.py compiles isa_<name>.c once for each of these parts, with the macro
+ * PART_<part>, so that all cores share the work:
  *
+ *   f32      float32, and the measurement of the peaks of float32 and float64
+ *   f64      float64
+ *   narrow   float16 and bfloat16, after f32: other kernels than those below are those of float32
+ *
+ * Each body_*.h is included once per type of accumulators or of user memory; the macros defined before it are its parameters.
  * T is the type of accumulators, V a vector of VL lanes of T, V_(op) a vector operation of vec_*.h, FN(name) the name of a
  * function of this instance. S is the type of user memory, and E, KSTEP, BV, B_LOAD, A_SET, MUL_ADD describe the panels of
  * body_tile.h.
  */
 #include "vec_common.h"
-#include "body_peak.h"
 
-/* -- float accumulators: float32, float16, bfloat16 -- */
+#ifdef PART_f64
+#define T double
+#define V vd
+#define VL VD
+#define V_(op) vd_##op
+#else
 #define T float
 #define V vf
 #define VL VF
 #define V_(op) vf_##op
-#define FN(name) f32_##name
-#define E float
+#endif
+#define E T
 #define KSTEP 1
-#define BV vf
-#define B_LOAD vf_load
-#define A_SET(p) vf_set1(*(p))
-#define MUL_ADD vf_fma
-#define MUL_ADD_LANE(a, i, b, c) vf_fma(vf_set1((a)[i]), b, c)
-#include "body_depthwise.h"
-#include "body_winograd.h"
-#include "body_rows.h"
-#include "body_tile.h"
-#undef FN
-/* A second instance stores tiles as 16-bit types. The tiles of float32 are separate, because they have no registers to
- * spare. */
+#define BV V
+#define B_LOAD V_(load)
+#define A_SET(p) V_(set1)(*(p))
+#define MUL_ADD V_(fma)
+#define MUL_ADD_LANE(a, i, b, c) V_(fma)(V_(set1)((a)[i]), b, c)
+
+#define JOIN_(a, b) a##_##b
+#define JOIN(a, b) JOIN_(a, b)
+#define SET_KERNELS(part) JOIN(JOIN(convt_set_kernels, ISA_NAME), part)
+/* `transpose` of float32, which the part `narrow` calls too. */
+#define T_TRANSPOSE JOIN(convt_f32_transpose, ISA_NAME)
+void T_TRANSPOSE(void *dst, ptrdiff_t ld, ptrdiff_t dc, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
+                 int stream);
+
+/* Set the kernels of *k that read or write user memory, of type S. s: the prefix of their functions. */
+#define SET_MEMORY_KERNELS(s, S)                                                                                   \
+    do {                                                                                                           \
+        k->s_size = sizeof(S), k->pack = k->pack_uncached = k->widen = s##_widen, k->pack_b = s##_pack_b;          \
+        k->gather = s##_gather, k->transpose = s##_transpose, k->finite = finite_##s, k->store = s##_store;        \
+        k->add = s##_add, k->interleave = s##_interleave, k->pixel_gemm = s##_pixel_gemm, k->overlap = s##_overlap; \
+        k->overlap_pixels = s##_overlap_pixels, k->overlap_gather = s##_overlap_gather;                            \
+    } while (0)
+
+#ifdef PART_narrow
+
+/* The tiles of float32 are separate (part f32), because they have no registers to spare. */
 #define FN(name) narrow_##name
 #define HAS_NARROW
 #include "body_tile.h"
-#undef HAS_NARROW
 #undef FN
-#undef E
-#undef KSTEP
-#undef BV
-#undef B_LOAD
-#undef A_SET
-#undef MUL_ADD
-#undef MUL_ADD_LANE
 
-#define FN(name) f32_##name
-#define S_IS_T
-#define S float
-#define S_LOAD vf_load
-#define S_LOADN vf_loadn
-#define S_STORE vf_store
-#define S_STOREN vf_storen
-#include "body_memory.h"
-#undef FN
-#undef S_IS_T
-#undef S
-#undef S_LOAD
-#undef S_LOADN
-#undef S_STORE
-#undef S_STOREN
-
-#define FN(name) f16_##name
 #define S uint16_t
+#define FN(name) f16_##name
 #define S_LOAD vf_load_f16
 #define S_LOADN vf_loadn_f16
 #define S_STORE vf_store_f16
 #define S_STOREN vf_storen_f16
 #define S_STORE_2 vf_store2_f16
 #define S_STREAM_2 vf_stream2_f16
-#define T_TRANSPOSE f32_transpose
 #include "body_memory.h"
 #undef FN
-#undef S
 #undef S_LOAD
 #undef S_LOADN
 #undef S_STORE
 #undef S_STOREN
 #undef S_STORE_2
 #undef S_STREAM_2
-#undef T_TRANSPOSE
 
 #define FN(name) bf16_##name
-#define S uint16_t
 #define S_LOAD vf_load_bf16
 #define S_LOADN vf_loadn_bf16
 #define S_STORE vf_store_bf16
 #define S_STOREN vf_storen_bf16
 #define S_STORE_2 vf_store2_bf16
 #define S_STREAM_2 vf_stream2_bf16
-#define T_TRANSPOSE f32_transpose
 #include "body_memory.h"
-#undef FN
-#undef S
-#undef S_LOAD
-#undef S_LOADN
-#undef S_STORE
-#undef S_STOREN
-#undef S_STORE_2
-#undef S_STREAM_2
-#undef T_TRANSPOSE
-#undef T
-#undef V
-#undef VL
-#undef V_
 
-/* -- double accumulators: float64 -- */
-#define T double
-#define V vd
-#define VL VD
-#define V_(op) vd_##op
+#define SET_NARROW_KERNELS(s, dtype)                                                                          \
+    do {                                                                                                      \
+        convt_kernels *k = &isa->set[CONVT_ON_VECTORS][dtype];                                                \
+        *k = isa->set[CONVT_ON_VECTORS][CONVT_F32];                                                           \
+        k->direct_store = 0, k->narrow_dtype = dtype, k->narrow = s##_narrow, k->tile = narrow_tile;          \
+        SET_MEMORY_KERNELS(s, S);                                                                             \
+    } while (0)
+
+CONVT_ANY_CPU void SET_KERNELS(narrow)(convt_isa *isa)
+{
+    SET_NARROW_KERNELS(f16, CONVT_F16);
+    SET_NARROW_KERNELS(bf16, CONVT_BF16);
+}
+
+#else /* f32 or f64: S is T */
+
+#ifdef PART_f64
 #define FN(name) f64_##name
-#define E double
+#else
+#define FN(name) f32_##name
+#endif
 #define S_IS_T
-#define KSTEP 1
-#define BV vd
-#define B_LOAD vd_load
-#define A_SET(p) vd_set1(*(p))
-#define MUL_ADD vd_fma
-#define MUL_ADD_LANE(a, i, b, c) vd_fma(vd_set1((a)[i]), b, c)
-#define S double
-#define S_LOAD vd_load
-#define S_LOADN vd_loadn
-#define S_STORE vd_store
-#define S_STOREN vd_storen
+#define S T
+#define S_LOAD V_(load)
+#define S_LOADN V_(loadn)
+#define S_STORE V_(store)
+#define S_STOREN V_(storen)
 #include "body_depthwise.h"
 #include "body_winograd.h"
 #include "body_rows.h"
 #include "body_memory.h"
 #include "body_tile.h"
-#undef FN
-#undef E
-#undef KSTEP
-#undef BV
-#undef B_LOAD
-#undef A_SET
-#undef MUL_ADD
-#undef MUL_ADD_LANE
-#undef S
-#undef S_LOAD
-#undef S_LOADN
-#undef S_STORE
-#undef S_STOREN
-#undef T
-#undef V
-#undef VL
-#undef V_
 
-#undef S_IS_T
+#ifdef HAVE_PERMUTE
+#define REACH (2 * VL)
+#else
+#define REACH 1
+#endif
 
+/* Set all kernels of a dtype, whose functions have the prefix s. */
+#define SET_ALL_KERNELS(s, dtype)                                                                                        \
+    do {                                                                                                                 \
+        convt_kernels *k = &isa->set[CONVT_ON_VECTORS][dtype];                                                           \
+        *k = (convt_kernels){                                                                                            \
+            .mr = TILE_MR, .wide = TILE_WIDE, .nr = TILE_NV * VL, .vl = VL, .kstep = 1, .grain = 1, .lda = CONVT_LDA,    \
+            .prefetch_interval = 2, .e_size = sizeof(E), .t_size = sizeof(T), .direct_store = 1, .reach = REACH,         \
+            .copy_non_temporal = copy_non_temporal, .fence = v_fence, .tile = s##_tile, .depthwise = s##_depthwise,      \
+            .rows = s##_rows, .wino_in = s##_wino_in, .wino_rows = s##_wino_in, .wino_out = s##_wino_out,                \
+            .wino_filter = s##_wino_filter,                                                                              \
+        };                                                                                                               \
+        SET_MEMORY_KERNELS(s, S);                                                                                        \
+    } while (0)
+
+#ifdef PART_f64
+
+CONVT_ANY_CPU void SET_KERNELS(f64)(convt_isa *isa)
+{
+    SET_ALL_KERNELS(f64, CONVT_F64);
+}
+
+#else
+
+void T_TRANSPOSE(void *dst, ptrdiff_t ld, ptrdiff_t dc, const void *src, ptrdiff_t rs, ptrdiff_t cs, int rows, int cols,
+                 int stream)
+{
+    f32_transpose(dst, ld, dc, src, rs, cs, rows, cols, stream);
+}
+
+#include "body_peak.h"
 #define STEP_F32(x) vf_fma(x, vf_set1(0.999f), vf_set1(0.001f))
 #define STEP_F64(x) vd_fma(x, vd_set1(0.999), vd_set1(0.001))
 PEAK(peak_f32, vf, vf_set1, STEP_F32, 2.0 * VF)
@@ -156,50 +162,11 @@ static double peak(int dtype, double seconds)
     return dtype == CONVT_F64 ? peak_f64(seconds) : peak_f32(seconds);
 }
 
-/* -- the table -- */
-#ifdef HAVE_PERMUTE
-#define REACH(lanes) (2 * (lanes))
-#else
-#define REACH(lanes) 1
-#endif
-/* If S is T, `transpose` replaces `narrow`. */
-#define f32_narrow NULL
-#define TILE_f32 f32_tile
-#define TILE_f64 f64_tile
-#define TILE_f16 narrow_tile
-#define TILE_bf16 narrow_tile
-#define NARROW_DTYPE_f32 0
-#define NARROW_DTYPE_f64 0
-#define NARROW_DTYPE_f16 CONVT_F16
-#define NARROW_DTYPE_bf16 CONVT_BF16
-#define f64_narrow NULL
-/* The kernel set of a dtype. t, T: prefix of functions, and type, of accumulators. s, S: prefix and type of user memory. lanes:
- * lanes of a vector of T. */
-#define KERNEL_SET(t, T, lanes, s, S)                                                                                         \
-    {                                                                                                                         \
-        .mr = TILE_MR, .wide = TILE_WIDE, .nr = TILE_NV * lanes, .vl = lanes, .kstep = 1, .grain = 1, .prefetch_interval = 2, \
-        .lda = CONVT_LDA, .s_size = sizeof(S), .e_size = sizeof(T), .t_size = sizeof(T),                                      \
-        .direct_store = sizeof(S) == sizeof(T), .narrow_dtype = NARROW_DTYPE_##s, .reach = REACH(lanes), .tile = TILE_##s,    \
-        .copy_non_temporal = copy_non_temporal, .fence = v_fence, .depthwise = t##_depthwise, .rows = t##_rows,               \
-        .wino_in = t##_wino_in, .wino_rows = t##_wino_in,                                                                     \
-        .wino_out = t##_wino_out, .wino_filter = t##_wino_filter, .pack = s##_widen, .pack_uncached = s##_widen,              \
-        .gather = s##_gather, .transpose = s##_transpose, .widen = s##_widen, .narrow = s##_narrow, .pack_b = s##_pack_b,     \
-        .finite = finite_##s,                                                                                                 \
-        .interleave = s##_interleave, .pixel_gemm = s##_pixel_gemm,                                                           \
-        .overlap = s##_overlap, .overlap_pixels = s##_overlap_pixels, .overlap_gather = s##_overlap_gather,                   \
-        .store = s##_store, .add = s##_add                                                                                    \
-    }
-#define SET_KERNELS_(isa) convt_set_kernels_##isa
-#define SET_KERNELS(isa) SET_KERNELS_(isa)
-
-CONVT_ANY_CPU void SET_KERNELS(ISA_NAME)(convt_isa *isa)
+CONVT_ANY_CPU void SET_KERNELS(f32)(convt_isa *isa)
 {
-    static const convt_kernels set[CONVT_DTYPES] = {
-        [CONVT_F32] = KERNEL_SET(f32, float, VF, f32, float),
-        [CONVT_F64] = KERNEL_SET(f64, double, VD, f64, double),
-        [CONVT_F16] = KERNEL_SET(f32, float, VF, f16, uint16_t),
-        [CONVT_BF16] = KERNEL_SET(f32, float, VF, bf16, uint16_t),
-    };
-    memcpy(isa->set[CONVT_ON_VECTORS], set, sizeof set);
+    SET_ALL_KERNELS(f32, CONVT_F32);
     isa->peak[CONVT_ON_VECTORS] = peak;
 }
+
+#endif
+#endif

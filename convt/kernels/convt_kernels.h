@@ -441,8 +441,8 @@ typedef struct {
 #define CONVT_TABLES_ANYWHERE 0
 #endif
 
-/* isa_<name>.c defines convt_set_kernels_<name>(isa). It gets a copy of the table of the base row of this instruction set (an
- * empty table for baseline) and replaces the entries for which it has kernels. These files export nothing else.
+/* isa_<name>.c defines convt_set_kernels_<name>(isa), or one such function per part (body.h). It gets a copy of the table of the
+ * base row of this instruction set (an empty table for baseline) and replaces the entries for which it has kernels.
  *
  * dispatch.c: the rows of the table in setup.py, from the smallest to the largest instruction set. convt_isa_count returns
  * their number, convt_isa_at the table of a row, convt_isa_available 1 if this CPU and operating system can run it.

@@ -99,19 +99,29 @@ enum {
 };
 #undef ISA
 
-#define ISA(name, base, features) CONVT_ANY_CPU void convt_set_kernels_##name(convt_isa *isa);
-#include "isa_rows.h"
-#undef ISA
 
 static const struct {
     const char *name;
     int base;
     unsigned features;
-    void (*set_kernels)(convt_isa *isa);
 } rows[ROWS] = {
-#define ISA(name, base, features) {#name, ROW_##base, (features), convt_set_kernels_##name},
+#define ISA(name, base, features) {#name, ROW_##base, (features)},
 #include "isa_rows.h"
 #undef ISA
+};
+
+/* The parts of a row (see body.h), of which isa_<name>.c defines one function each, in the order of their calls. */
+#define PART(name, part) CONVT_ANY_CPU void convt_set_kernels_##part(convt_isa *isa);
+#include "isa_rows.h"
+#undef PART
+
+static const struct {
+    int row;
+    void (*set_kernels)(convt_isa *isa);
+} parts[] = {
+#define PART(name, part) {ROW_##name, convt_set_kernels_##part},
+#include "isa_rows.h"
+#undef PART
 };
 
 static convt_isa tables[ROWS];
@@ -127,7 +137,9 @@ static __attribute__((constructor)) void fill_tables(void)
         if (CONVT_TABLES_ANYWHERE || convt_isa_available(i)) {
             if (rows[i].base != ROW_none)
                 tables[i] = tables[rows[i].base];
-            rows[i].set_kernels(&tables[i]);
+            for (size_t p = 0; p < sizeof parts / sizeof parts[0]; p++)
+                if (parts[p].row == i)
+                    parts[p].set_kernels(&tables[i]);
         }
         tables[i].name = rows[i].name;
     }
