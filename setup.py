@@ -8,10 +8,12 @@ instruction set.
 """
 
 import hashlib
+import multiprocessing
 import os
 import re
 import runpy
 import shutil
+import sys
 import sysconfig
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -84,6 +86,11 @@ COMPACT = "-Wl,-z,noseparate-code"
 STRIP = "-Wl,-s"
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+# Cython translates modules in several processes only where these are forked, because new ones would run this file again.
+FORKS = sys.platform == "linux"
+if FORKS:
+    multiprocessing.set_start_method("fork", force=True)
 
 
 def isas_of_this_cpu():
@@ -261,6 +268,7 @@ setup(
     package_data={"convt_bench": ["layers.batch", "session_layers.json"]},
     ext_modules=cythonize(
         [extension(path) for path in sorted(Path("convt").rglob("*.pyx"))],
+        nthreads=CORES if FORKS else 0,
         # Cython's output also depends on NumPy's declarations, so each pair of versions has its own folder.
         build_dir=f"build/cython-{cython_version}-numpy-{numpy.__version__}",
         compiler_directives={
