@@ -15,7 +15,7 @@ PAGES = [
     path for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("convt/**/*.md")])
     if "measurements" not in path.parts or path.name == "README.md"
 ]  # fmt: skip
-HOW_TO = [page for page in PAGES if page.parent != ROOT and "measurements" not in page.parts]
+HOW_TO = [page for page in PAGES if page.parent != ROOT and "measurements" not in page.parts and page.name != "figures.md"]
 FOLDERS = ("bench", "conda", "convt", "docs", "examples", "tests", "third_party", "tools")
 name_of = lambda page: str(page.relative_to(ROOT))  # noqa: E731
 
@@ -64,6 +64,15 @@ def test_constants_that_the_recipes_name_are_in_their_files():
         files += [file for folder in files for file in folder.glob("*.py")]
         words = set().union(*(re.findall(r"\w+", file.read_text(encoding="utf-8")) for file in files if file.is_file()))
         assert not files or set(re.findall(r"`(_?[A-Z][A-Z_]+)`", item)) <= words, item
+
+
+def test_each_figure_has_a_date_a_commit_and_a_command():
+    text, readme = [(ROOT / name).read_text(encoding="utf-8") for name in ("docs/figures.md", "README.md")]
+    rows = re.findall(r"^\| (.+?) \| (.+?) \| 20\d\d-\d\d-\d\d \| \*?[0-9a-f]{7}\*? \| `python -m .+` ", text, re.MULTILINE)
+    cpus = re.findall(r"^\| ((?:AMD|Intel)[^|]+?)(?: \(the picture\))? \|", readme, re.MULTILINE)
+    assert set(cpus) <= {cpu for _, cpu in rows} and len(cpus) == 5
+    for title in re.findall(r"^## (?:Speedup|Speed|Time) (?:of an? |of |by )(.+)", text, re.MULTILINE):
+        assert any(title.lower() in figures.lower() for figures, _ in rows), title
 
 
 def test_the_pictures_are_what_their_script_draws(tmp_path):
