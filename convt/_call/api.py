@@ -369,8 +369,8 @@ def conv_transpose(
         * "matrix_high", "matrix_high_winograd", "matrix_high_scatter", "matrix_high_turned": on AMX tiles, with a float32 as
           two bfloat16 parts.
         * "matrix_medium", "matrix_medium_scatter", "matrix_medium_turned": on AMX tiles, with a float32 as one bfloat16.
-        * "dots", "dots_scatter": "direct" and "scatter" with the dot products of AVX512_BF16, for bfloat16, or for float32
-          rounded to bfloat16.
+        * "dots", "dots_scatter": "direct" and "scatter" with the dot products of AVX512_BF16 or Arm's FEAT_BF16, for bfloat16,
+          or for float32 rounded to bfloat16.
     precision : None, "highest", "high" or "medium"
         Lowest accuracy of float32 that algorithm "auto" may use where it is faster. Other dtypes are computed as accurately as
         they can represent. "highest" is as accurate as sums of float32 products. "high" is as accurate as products of

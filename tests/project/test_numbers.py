@@ -112,6 +112,7 @@ ROWS = {name: source(f"convt/kernels/vec_{name}.h", "TILE_MR")[2] for name in ("
 TILES = source("convt/algorithms/winograd/cost.pyx", "MOST_TILES")
 COUNT = len(layers.parse(layers.TABLE))
 EXAMPLES = len(list(ROOT.glob("examples/*.py")))
+DEFAULTS = convt.conv_transpose.__kwdefaults__
 PAGES = {
     "README.md": """
         You need Python {oldest("python")} or newer
@@ -204,6 +205,15 @@ PAGES = {
     """,
     "docs/troubleshooting.md": """
         measured for {word(measure._SECONDS)} seconds without a clear result
+    """,
+    "docs/specifications.md": """
+        | stride | `strides` (required; convt: {DEFAULTS["strides"]}) |
+        | dilation | `dilations` (required; convt: {DEFAULTS["dilations"]}) |
+        | pads | `pads_begin`, `pads_end` (required; convt: {DEFAULTS["pads_begin"]}) |
+        | groups | `groups` ({DEFAULTS["groups"]}) |
+        NXC or NCX ("{DEFAULTS["data_format"]}") |
+        XIO or OIX ("{DEFAULTS["filter_format"]}");
+        convt: also {", ".join(FILTER_FORMATS[2:])} |
     """,
     "docs/tuning.md": """
         whose expected cost is at most {share(choose.NEAR - 1)} above the lowest
