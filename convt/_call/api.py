@@ -346,8 +346,8 @@ def conv_transpose(
         be faster. "onednn" needs ``pip install onednn-cpu-gomp``, or CONVT_ONEDNN_LIB with the path of libdnnl.so.3; if
         CONVT_ONEDNN_LIB is set, no other place is searched. "reference" is a slow implementation in NumPy. "tune" measures
         oneDNN and every native algorithm that "auto" permits and whose expected cost is at most a third above the lowest. It
-        measures at the first call of a shape, with the data and threads of that call, for about half a second, and uses the
-        fastest from then on. The ``note`` of the plan lists the times. If other programs disturb the measurement too much,
+        measures at the first call of a shape, with the data and threads of that call, for about a second, and uses the fastest
+        from then on. The ``note`` of the plan lists the times. If other programs disturb the measurement too much,
         there is a RuntimeWarning, and the algorithm is the one of "auto".
     algorithm : str, default "auto"
         Algorithm of the native backend. "auto" uses the algorithm with the lowest expected cost among those that are as
@@ -357,8 +357,8 @@ def conv_transpose(
         * "direct": one implicit GEMM for each phase of the output; supports every problem.
         * "winograd": fewer multiplications if the kernel is longer than the stride; errors are up to about twice those of
           "direct".
-        * "winograd6": even fewer multiplications; errors are 5 to 30 times those of "direct", and some hundreds of times with
-          three spatial axes.
+        * "winograd6": even fewer multiplications; errors are up to 30 times those of "direct", and up to 200 times with three
+          spatial axes. "auto" takes it only if ``precision`` permits it.
         * "scatter": for few out channels.
         * "depthwise": for many small groups, or few out channels.
         * "rows": for NCX with few channels or small groups.
@@ -369,8 +369,8 @@ def conv_transpose(
         * "matrix_high", "matrix_high_winograd", "matrix_high_scatter", "matrix_high_turned": on AMX tiles, with a float32 as
           two bfloat16 parts.
         * "matrix_medium", "matrix_medium_scatter", "matrix_medium_turned": on AMX tiles, with a float32 as one bfloat16.
-        * "dots", "dots_scatter": "direct" and "scatter" with the dot products of AVX512_BF16, for bfloat16, or for float32
-          rounded to bfloat16.
+        * "dots", "dots_scatter": "direct" and "scatter" with the dot products of AVX512_BF16 or Arm's FEAT_BF16, for bfloat16,
+          or for float32 rounded to bfloat16.
     precision : None, "highest", "high" or "medium"
         Lowest accuracy of float32 that algorithm "auto" may use where it is faster. Other dtypes are computed as accurately as
         they can represent. "highest" is as accurate as sums of float32 products. "high" is as accurate as products of

@@ -21,7 +21,9 @@ UNITS = {
     "amx_two": Hardware("matrix_high", "on AMX tiles, each float32 as two bfloat16 values", "AMX and float32", "high"),
     "amx_one": Hardware("matrix_medium", "on AMX tiles, each float32 as one bfloat16 value", "AMX and float32", "medium"),
     # Sums of pairs of products.
-    "dots": Hardware("dots", "with dot products of bfloat16", "AVX512_BF16, and float32 or bfloat16", "medium", "bfloat16"),
+    "dots": Hardware(
+        "dots", "with dot products of bfloat16", "AVX512_BF16 or FEAT_BF16, and float32 or bfloat16", "medium", "bfloat16"
+    ),
 }
 
 

@@ -28,9 +28,10 @@ class Plan:
 
     @property
     def unit(self) -> str:
-        """The hardware that multiplies: "vectors", "matrix" (AMX tiles), "dots" (AVX512_BF16), or "" for other backends.
+        """The hardware that multiplies: "vectors", "matrix" (AMX tiles), "dots", or "" for other backends.
 
-        "matrix_high" and "matrix_medium" are AMX tiles with a float32 as two bfloat16 values and as one.
+        "matrix_high" and "matrix_medium" are AMX tiles with a float32 as two bfloat16 values and as one. "dots" are the dot
+        products of AVX512_BF16 or FEAT_BF16.
         """
         return on_unit(self.algorithm)[1] if self.backend == "native" else ""
 

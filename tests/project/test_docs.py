@@ -15,7 +15,8 @@ PAGES = [
     path for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("convt/**/*.md")])
     if "measurements" not in path.parts or path.name == "README.md"
 ]  # fmt: skip
-HOW_TO = [page for page in PAGES if page.parent != ROOT and "measurements" not in page.parts]
+HOW_TO = [page for page in PAGES if page.parent != ROOT and "measurements" not in page.parts and page.name != "figures.md"]
+FOLDERS = ("bench", "conda", "convt", "docs", "examples", "tests", "third_party", "tools")
 name_of = lambda page: str(page.relative_to(ROOT))  # noqa: E731
 
 
@@ -36,11 +37,42 @@ def test_how_to_pages_hold_no_dates_and_no_cpus(page):
     assert not re.search(r"\b20\d\d\b|\bXeon|EPYC|Ryzen|Zen \d|Cascade Lake|Sapphire|\d ?GFLOP", text)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_lists_are_lists(page):
+    """Check that no item of a list is in the middle of a line, or behind a line of text without an empty line between."""
+    text = re.sub(r"^```.*?^```|`[^`]*`", "`", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    assert not re.findall(r"^(?!\|).*\S [*+-] +(?:an? |the |[A-Z`\[*]).*", text, re.MULTILINE)
+    assert not re.findall(r"^(?![ |#<*+-]|\d+\. ).+\n(?:[*+-]|\d+\.) .*", text, re.MULTILINE)
+
+
 def test_files_that_the_pages_name_exist():
-    for page in HOW_TO:
-        for name in re.findall(r"`((?:\.\./|\w+/)*\w+\.(?:py|pyx|pxd|h|c))`", page.read_text(encoding="utf-8")):
-            places = [page.parent, ROOT, ROOT / "convt", ROOT / "convt/kernels", ROOT / "tests"]
-            assert any((place / name).exists() for place in places), (page, name)
+    known = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")}
+    for page in PAGES:
+        if page.name == "CHANGELOG.md":  # it also names files that are gone
+            continue
+        text, places = page.read_text(encoding="utf-8"), [page.parent, ROOT, *(ROOT / each for each in ("convt", "tests"))]
+        for name in re.findall(r"`((?:\.\./|\w+/)*\w+\.(?:py|pyx|pxd|h|c))`", text):
+            assert any((place / name).exists() for place in places) or name in known, (page, name)
+        for name in re.findall(rf"(?<![\w/.-])((?:{'|'.join(FOLDERS)})/[\w./-]*\w)(?![\w/<*-])", text):  # in commands too
+            assert (ROOT / name).exists(), (page, name)
+
+
+def test_constants_that_the_recipes_name_are_in_their_files():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for item in re.findall(r"^(?:\d+\.|-) .*(?:\n {2,}.*)*", text, re.MULTILINE):
+        files = [file for name in re.findall(r"`([\w./<>*-]+)`", item) for file in ROOT.glob(re.sub(r"<\w+>", "*", name))]
+        files += [file for folder in files for file in folder.glob("*.py")]
+        words = set().union(*(re.findall(r"\w+", file.read_text(encoding="utf-8")) for file in files if file.is_file()))
+        assert not files or set(re.findall(r"`(_?[A-Z][A-Z_]+)`", item)) <= words, item
+
+
+def test_each_figure_has_a_date_a_commit_and_a_command():
+    text, readme = [(ROOT / name).read_text(encoding="utf-8") for name in ("docs/figures.md", "README.md")]
+    rows = re.findall(r"^\| (.+?) \| (.+?) \| 20\d\d-\d\d-\d\d \| \*?[0-9a-f]{7}\*? \| `python -m .+` ", text, re.MULTILINE)
+    cpus = re.findall(r"^\| ((?:AMD|Intel)[^|]+?)(?: \(the picture\))? \|", readme, re.MULTILINE)
+    assert set(cpus) <= {cpu for _, cpu in rows} and len(cpus) == 5
+    for title in re.findall(r"^## (?:Speedup|Speed|Time) (?:of an? |of |by )(.+)", text, re.MULTILINE):
+        assert any(title.lower() in figures.lower() for figures, _ in rows), title
 
 
 def test_the_pictures_are_what_their_script_draws(tmp_path):

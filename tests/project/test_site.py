@@ -33,6 +33,11 @@ def test_every_page_is_built(site):
     assert not [page for page in pages if not (site / page).exists()]
 
 
+def test_the_first_page_shows_a_picture_and_code(site):
+    page = (site / "index.html").read_text(encoding="utf-8")
+    assert "<img " in page and page.count("highlight-python") == 2 and "ConvTranspose" in page
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_every_public_name_is_in_the_reference(site, module):
     _, _, last = module.rpartition(".")
