@@ -284,13 +284,14 @@ def _parser():
         (" --out machine.json", " --best-effort --threads 1 --json -"),
     )  # fmt: skip
     _command_parser(commands, "bench", _bench, "print the command of the benchmark", ("", " --json"))
-    for command, file, more in ((tune, "convt-tuning.json", "; existing entries are kept"), (calibrate, "convt-machine.json", "")):
+    for command, file in ((tune, "convt-tuning.json"), (calibrate, "convt-machine.json")):
+        more = "; existing entries are kept" if command is tune else ""
         command.add_argument("--out", type=files.argument, default=file, help=f"file to write (default: {file}){more}")
         command.add_argument("--best-effort", action="store_true",
                              help="also keep what was measured beside other programs, and say how sure it is")  # fmt: skip
     for command in (plan, tune):
-        command.add_argument("--layout", type=arguments.layout, help=f"{arguments.LAYOUT} (default: NXC; NCX for an ONNX model)")
-        command.add_argument("--dtype", type=arguments.dtype, help=f"{arguments.DTYPE} (default: float32; the model's for ONNX)")
+        command.add_argument("--layout", type=arguments.layout, help=f"{arguments.LAYOUT} (default: NXC; NCX for ONNX)")
+        command.add_argument("--dtype", type=arguments.dtype, help=f"{arguments.DTYPE} (default: float32; for ONNX, its own)")
         command.add_argument("--precision", choices=PRECISIONS, help="lowest accuracy of float32 (default: CONVT_PRECISION)")
         arguments.add_shape(command, 1, "shape of an ONNX model's input (default: the model's; 1 for an unknown batch)")
     for command in (plan, tune, calibrate):

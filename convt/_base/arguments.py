@@ -100,7 +100,7 @@ def add_shape(parser, least, meaning):
 def add_json(parser, **keywords):
     """Add ``--json [FILE]``. Its result, the name of a file, "-" or None, is for `printing`."""
     parser.add_argument("--json", type=_json_file, nargs="?", const="-", metavar="FILE", **keywords,
-                        help="write the figures as JSON; FILE is - by default, standard output with nothing else on it")  # fmt: skip
+                        help="write JSON; FILE is - by default, standard output with nothing else on it")  # fmt: skip
 
 
 def _json_file(text):

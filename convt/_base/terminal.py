@@ -5,6 +5,7 @@ because the benchmark loads it by its path.
 """
 
 import contextlib
+import datetime
 import itertools
 import os
 import shutil
@@ -26,6 +27,11 @@ def rich_on(stream):
     return rich
 
 
+def rich_to_redraw():
+    """Return the package rich if standard error is a terminal that can redraw a line, and None otherwise."""
+    return None if os.environ.get("TERM") in ("dumb", "unknown") else rich_on(sys.stderr)
+
+
 def _width():
     """Return the width of plain text: that of COLUMNS or the terminal, and None for a file, whose lines may be long."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
@@ -36,7 +42,8 @@ def _width():
 def fitting(heads, rows, important, wrapped, width, between=3, around=1):
     """Return the numbers of the columns that fit into ``width`` characters, those that are first in ``important`` first.
 
-    ``wrapped`` maps columns whose text may wrap to their least widths. A column takes ``between`` more characters than its text.
+    ``wrapped`` maps columns whose text may wrap to their least widths. A column takes ``between`` characters more than its
+    text, and the table ``around`` more than its columns.
     """
     widths = [max(map(len, cells)) for cells in zip(heads, *rows, strict=True)]
     least = [between + min(one, wrapped.get(name, one)) for name, one in zip(heads, widths, strict=True)]
@@ -58,11 +65,13 @@ def add_columns(table, heads, left, wrapped):
 def draw(title, heads, rows, important, *, left=None, wrapped=None, style=None):
     """Print a table, with the columns that fit.
 
-    The columns in ``important`` are kept first. Those in ``left`` (default: the first) are aligned to the left. ``wrapped`` maps
-    columns that may wrap to their least widths (default: the first, 16). ``style`` maps a row, as {head: cell}, to a style of
-    rich or None.
+    The columns in ``important`` are kept first. Those in ``left`` (default: the first) are aligned to the left. ``wrapped``
+    maps columns that may wrap to their least widths (default: the first, 16). ``style`` maps a row, as {head: cell}, to a style
+    of rich or None.
     """
     left, wrapped = left or heads[:1], {heads[0]: 16} if wrapped is None else wrapped
+    encoding = sys.stdout.encoding or "ascii"  # escapes of what it lacks are longer than the text
+    rows = [[text.encode(encoding, "backslashreplace").decode(encoding) for text in cells] for cells in rows]
     rich = rich_on(sys.stdout)
     if rich is None:
         kept = _draw_plain(title, heads, rows, important, left, wrapped)
@@ -107,12 +116,40 @@ def _draw_plain(title, heads, rows, important, left, wrapped):
     return kept
 
 
+class Lines:
+    """A plain table whose lines are printed as soon as they are known, with the columns that fit.
+
+    ``columns`` maps heads to widths; the columns in ``important`` are kept first, and those in ``left`` aligned to the left.
+    """
+
+    def __init__(self, columns, important, left=()):
+        heads, width = list(columns), _width()
+        self._columns = [(width, "<" if name in left else ">") for name, width in columns.items()]
+        full = [["-" * width for width in columns.values()]]
+        self._kept = range(len(heads)) if width is None else fitting(heads, full, important, {}, width, 2, -2)
+        self.print(heads)
+
+    def print(self, cells):
+        """Print a line."""
+        shown = [f"{cells[n]:{self._columns[n][1]}{self._columns[n][0]}}" for n in self._kept]
+        print("  ".join(shown).rstrip(), flush=True)
+
+
 def bar(rich):
     """Return a progress bar of rich on standard error, which is drawn only when it is asked to, not while a call is timed."""
     progress = rich.progress
+
+    class Left(progress.ProgressColumn):
+        """The time left, if the other steps take as long as those so far."""
+
+        def render(self, task):
+            """Return the text; rich calls this method."""
+            seconds = task.elapsed / task.completed * (task.total - task.completed) if task.completed else None
+            return rich.text.Text("" if seconds is None else f"about {datetime.timedelta(seconds=round(seconds))} left")
+
     shown = (
         progress.TextColumn("{task.description}", markup=False), progress.BarColumn(), progress.MofNCompleteColumn(),
-        progress.TimeElapsedColumn(), progress.TextColumn("left:"), progress.TimeRemainingColumn(),
+        progress.TimeElapsedColumn(), Left(),
     )  # fmt: skip
     return progress.Progress(
         *shown, console=rich.console.Console(stderr=True, markup=False), auto_refresh=False, transient=True,
@@ -126,10 +163,10 @@ def progress(total):
 
     ``begin(what, done)`` also says how much of ``total`` is done, for steps whose number is not known.
 
-    A progress bar on standard error shows the step and the time left, and disappears at the end. There is none if standard error
-    is no terminal or rich is not installed.
+    A progress bar on standard error shows the step and the time left, and disappears at the end. There is none if standard
+    error is no terminal or rich is not installed.
     """
-    rich = rich_on(sys.stderr) if total else None
+    rich = rich_to_redraw() if total else None
     if rich is None:
         yield lambda what, done=None: None
         return

@@ -154,8 +154,8 @@ def _number(kind, what):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="python -m convt.onnxruntime", description=__doc__.split(": ", 1)[1], epilog=_EXAMPLES,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(prog="python -m convt.onnxruntime", description=__doc__.split(": ", 1)[1])
+    parser.epilog, parser.formatter_class = _EXAMPLES, argparse.RawDescriptionHelpFormatter
     parser.add_argument("model", help="ONNX file")
     _arguments.add_shape(parser, 0, "shape of a random input; required if the model leaves sizes of that input open")
     parser.add_argument("--input", type=_arrays, default={}, metavar="FEED.npz", help="arrays for inputs, named after them")
