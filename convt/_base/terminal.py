@@ -77,12 +77,17 @@ def draw(title, heads, rows, important, *, left=None, wrapped=None, style=None):
         kept = _draw_plain(title, heads, rows, important, left, wrapped)
     else:
         kept = _draw_rich(rich, title, heads, rows, important, left, wrapped, style or (lambda _: None))
-    if missing := [name for n, name in enumerate(heads) if n not in kept]:
-        print(f"a wider terminal also shows: {', '.join(map(str.strip, missing))}")
+    _print_missing(heads, kept)
+
+
+def _print_missing(heads, kept):
+    if missing := [name.strip() for n, name in enumerate(heads) if n not in kept]:
+        print(f"a wider terminal also shows: {', '.join(missing)}")
 
 
 def _draw_rich(rich, title, heads, rows, important, left, wrapped, style):
-    console = rich.console.Console(markup=False)  # brackets in a message or a name are text
+    # Brackets in a message or a name are text. Without a height, rich takes the width of a dumb terminal as 80.
+    console = rich.console.Console(width=_width(), height=25, markup=False)
     kept = fitting(heads, rows, important, wrapped, console.width)
     table = rich.table.Table(title=title or None, title_justify="left")
     add_columns(table, [heads[n] for n in kept], left, wrapped)
@@ -127,6 +132,7 @@ class Lines:
         self._columns = [(width, "<" if name in left else ">") for name, width in columns.items()]
         full = [["-" * width for width in columns.values()]]
         self._kept = range(len(heads)) if width is None else fitting(heads, full, important, {}, width, 2, -2)
+        _print_missing(heads, self._kept)
         self.print(heads)
 
     def print(self, cells):

@@ -532,7 +532,8 @@ def test_bad_arguments_get_clear_messages(arguments, message, capsys):
 
 @pytest.mark.parametrize("command, option", [
     ("__main__", "--json"), ("beside", "--json"), ("calibrate", "--out"), ("checksums", "--json"), ("cores", "--json"),
-    ("models", "--json"), ("planning", "--choices"), ("planning", "--save"),
+    ("models", "--json"), ("planning", "--choices"), ("planning", "--save"), ("planning", "--json"), ("checkouts", "--json"),
+    ("compare", "--json"), ("crosscheck", "--json"), ("errors", "--json"), ("scaling", "--json"), ("recorded", "--fit"),
 ])  # fmt: skip
 def test_files_that_can_not_be_written_are_refused_before_the_measurement(command, option, tmp_path, capsys):
     if command in ("checksums", "models"):

@@ -1,5 +1,6 @@
 """Tests of python -m convt and of the text that describes plans."""
 
+import contextlib
 import functools
 import itertools
 import json
@@ -209,6 +210,19 @@ def test_tune(tmp_path, capsys, direct_wins):
     assert tuning.load(path).taken == 2
     assert cli.main(["tune", SMALL, "--out", str(path), "--threads", "1", "--precision", "medium"]) == 0
     assert f"3 entries in {path}" in capsys.readouterr().out  # one entry for each precision, which has its own algorithms
+
+
+@pytest.mark.parametrize("command", [["plan", "--time"], ["tune"], ["plan"]], ids=" ".join)
+def test_long_steps_say_what_they_do(command, tmp_path, monkeypatch, direct_wins):
+    totals, begun = [], []
+    monkeypatch.setattr(
+        cli.terminal, "progress", lambda total: contextlib.nullcontext(totals.append(total) or begun.append)
+    )  # fmt: skip
+    layers = [json.loads(SMALL) | {"name": name} for name in ("one", "two")]
+    out = ["--out", str(tmp_path / "tuning.json")] if command == ["tune"] else []
+    assert cli.main([*command, json.dumps(layers), *out]) == 0
+    word = {"tune": "tuning", "plan": "timing"}[command[0]]
+    assert totals == [0 if command == ["plan"] else 2] and begun == [f"{word} one", f"{word} two"]
 
 
 def test_one_is_not_several():
