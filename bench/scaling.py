@@ -136,15 +136,19 @@ def this_machine(network: float, storage: float, overhead: float) -> Machine:
 def main(arguments: list[str] | None = None) -> None:
     parser = command.parser("scaling", __doc__, "--size 128 --side 32", "--workers '' --network 10 --json scaling.json")
     add = parser.add_argument
-    add("--workers", default="1,2", help="numbers of workers to measure; '' for none (default: 1,2)")
+    counts = command.several(command.integer)
+    add("--workers", type=lambda text: counts(text) if text else [], default=[1, 2], metavar="N,...",
+        help="numbers of workers to measure; '' for none (default: 1,2)")  # fmt: skip
     add("--size", type=command.integer, default=256, help="side of the volume in voxels (default: 256)")
     add("--side", type=command.integer, default=64, help="side of a chunk in voxels (default: 64)")
-    add("--channels", type=command.several(command.integer), default=[8, 8], help="in-channels, out-channels (default: 8,8)")
+    add("--channels", type=counts, default=[8, 8], metavar="N,N", help="in-channels, out-channels (default: 8,8)")
     add("--network", type=command.positive, default=1.0, help="GB/s to each worker (default: 1)")
     add("--storage", type=float, default=math.inf, help="GB/s of all workers together (default: outputs are not stored)")
     add("--overhead", type=float, default=0.5, help="scheduler milliseconds per task (default: 0.5)")
     command.add_json(parser)
     options = parser.parse_args(arguments)
+    if len(options.channels) != 2:
+        parser.error(f"--channels: got {len(options.channels)}, wanted the numbers of in-channels and out-channels")
     with command.printing(options.json) as write_json:
         write_json(_show(options))
 
@@ -162,9 +166,9 @@ def _show(options: argparse.Namespace) -> list[dict]:
         f"one core: {there.peak / 1e9:.0f} GFLOP/s, copy {there.copy_one / 1e9:.1f} GB/s; "
         f"{there.cores} cores: copy {there.copy_all / 1e9:.1f} GB/s"
     )
-    numbers, times, found = list(map(int, filter(None, options.workers.split(",")))), {}, []
-    with terminal.progress(len(numbers)) as begin:
-        for n in numbers:
+    times, found = {}, []
+    with terminal.progress(len(options.workers)) as begin:
+        for n in options.workers:
             begin(words.count(n, "worker"))
             times[n] = measured(n, *sizes)
     one, _ = expected(chunks, there, 1)

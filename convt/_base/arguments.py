@@ -108,10 +108,9 @@ def _json_file(text):
     if text == "-":
         return text
     files.argument(text)
-    if os.path.isfile(text):
-        with open(text, "rb") as file:
-            if (start := file.read(1)) and start not in b"[{":
-                raise _error(text, "a file of JSON, a new file, or -")
+    with contextlib.suppress(OSError), open(text if os.path.isfile(text) else os.devnull, "rb") as file:
+        if (start := file.read(1)) and start not in b"[{":
+            raise _error(text, "a file of JSON, a new file, or -")
     return text
 
 
@@ -126,15 +125,14 @@ def printing(path):
     if hasattr(stdout, "reconfigure"):
         stdout.reconfigure(errors="backslashreplace")
     with contextlib.ExitStack() as stack:
-        if path == "-":
+        if path == "-" or stdout is None:  # None: the program was started without standard output
             nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
             stack.enter_context(contextlib.redirect_stdout(nowhere))
 
         def write(value):
             text = json.dumps(value, indent=1) + "\n"
             if path == "-":
-                stdout.write(text)
-                stdout.flush()
+                print(text, end="", file=stdout, flush=True)
             elif path:
                 files.write(path, text)
 

@@ -70,7 +70,7 @@ def draw(title, heads, rows, important, *, left=None, wrapped=None, style=None):
     of rich or None.
     """
     left, wrapped = left or heads[:1], {heads[0]: 16} if wrapped is None else wrapped
-    encoding = sys.stdout.encoding or "ascii"  # escapes of what it lacks are longer than the text
+    encoding = sys.stdout.encoding or "utf-8"  # escapes of what it lacks are longer than the text
     rows = [[text.encode(encoding, "backslashreplace").decode(encoding) for text in cells] for cells in rows]
     rich = rich_on(sys.stdout)
     if rich is None:
