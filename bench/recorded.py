@@ -152,19 +152,20 @@ def rows(found: dict) -> list[fit.Row]:
     return result
 
 
-def report(title: str, problems: dict, found: dict) -> float:
-    """Print the loss for each record and layout. Return the mean of all losses."""
+def report(title: str, problems: dict, found: dict) -> list[dict]:
+    """Print the loss for each record and layout. Return them as rows for JSON."""
     print(title)
     losses = []
     for family, layout in dict.fromkeys((family, line["layout"]) for (family, _), (_, line) in problems.items()):
         some = {line["name"]: found[key] for key, (_, line) in problems.items() if (key[0], line["layout"]) == (family, layout)}
-        losses.append(fit.loss(some))
-        print(f"  {family} {layout}: {losses[-1]}", flush=True)
-    return float(np.mean([loss.mean for loss in losses]))
+        loss = fit.loss(some)
+        losses.append({"when": title, "record": family, "layout": layout, **loss._asdict()})
+        print(f"  {family} {layout}: {loss}", flush=True)
+    return losses
 
 
-def fit_all(families: list[str], out: str) -> None:
-    """Fit the efficiencies to records, and write the best ones found."""
+def fit_all(families: list[str], out: str) -> list[dict]:
+    """Fit the efficiencies to records, and write the best ones found. Return the losses before and after each fit."""
     problems = {(family, n): (problem_of(line), line) for family in families for n, line in enumerate(lines(family))}
     values, found, losses = EFFICIENCIES, {}, []
     with terminal.progress(ROUNDS + 1) as begin:
@@ -173,24 +174,27 @@ def fit_all(families: list[str], out: str) -> None:
             values = fit.fit(rows(found), values) if number else values
             found = traced(problems, values)
             losses.append((report(f"after fit {number}" if number else "before", problems, found), values))
-    best = min(losses, key=lambda pair: pair[0])
-    files.write(out, json.dumps(best[1], indent=1) + "\n")
+    _, best = min(losses, key=lambda pair: np.mean([row["mean"] for row in pair[0]]))
+    files.write(out, json.dumps(best, indent=1) + "\n")
+    return [row for rows_of_step, _ in losses for row in rows_of_step]
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = command.parser(
-        "recorded", __doc__.splitlines()[0], "--measure zen4", "--fit efficiencies.json --families zen3,granite_rapids"
+        "recorded", __doc__.splitlines()[0], "--measure zen4", "--fit efficiencies.json --families zen3 --json losses.json"
     )
     add = parser.add_argument
     add("--measure", metavar="FAMILY", help="measure the record of this CPU, whose machine file is FAMILY")
     add("--fit", type=files.argument, metavar="FILE", help="fit the efficiencies to the records, and write them to FILE")
     add("--families", type=command.words_of(ISA), default=list(ISA), metavar="FAMILY,...",
         help="records to fit to (default: all)")  # fmt: skip
+    command.add_json(parser)
     options = parser.parse_args(arguments)
-    if options.measure:
-        measure(options.measure)
-    if options.fit:
-        fit_all(options.families, options.fit)
+    with command.printing(options.json) as write_json:
+        if options.measure:
+            measure(options.measure)
+        if options.fit:
+            write_json(fit_all(options.families, options.fit))
     return 0
 
 
