@@ -71,10 +71,11 @@ def draw(title, heads, rows, important, *, left=None, wrapped=None, style=None):
     """
     left, wrapped = left or heads[:1], {heads[0]: 16} if wrapped is None else wrapped
     encoding = sys.stdout.encoding or "utf-8"  # escapes of what it lacks are longer than the text
-    rows = [[text.encode(encoding, "backslashreplace").decode(encoding) for text in cells] for cells in rows]
+    rows = [[cell.encode(encoding, "backslashreplace").decode(encoding) for cell in cells] for cells in rows]
     rich = rich_on(sys.stdout)
     if rich is None:
-        kept = _draw_plain(title, heads, rows, important, left, wrapped)
+        drawn, kept = text(heads, rows, important, left, wrapped, _width())
+        print(f"\n{title}\n{drawn}" if title else drawn)
     else:
         kept = _draw_rich(rich, title, heads, rows, important, left, wrapped, style or (lambda _: None))
     _print_missing(heads, kept)
@@ -102,23 +103,21 @@ def _draw_rich(rich, title, heads, rows, important, left, wrapped, style):
     return kept
 
 
-def _draw_plain(title, heads, rows, important, left, wrapped):
-    width, kept = _width(), range(len(heads))
+def text(heads, rows, important, left, wrapped, width):
+    """Return ``(table as plain text, numbers of its columns)``: those of `fitting`, or all if ``width`` is None."""
+    kept = range(len(heads)) if width is None else fitting(heads, rows, important, wrapped, width, 2, -2)
     widths = [max(map(len, cells)) for cells in zip(heads, *rows, strict=True)]
-    if width is not None:
-        kept = fitting(heads, rows, important, wrapped, width, 2, -2)
-        over = sum(widths[n] + 2 for n in kept) - 2 - width
-        for n in reversed(kept):
-            cut = max(0, min(over, widths[n] - wrapped.get(heads[n], widths[n])))
-            widths[n], over = widths[n] - cut, over - cut
-    if title:
-        print(f"\n{title}")
+    over = 0 if width is None else sum(widths[n] + 2 for n in kept) - 2 - width
+    for n in reversed(kept):
+        cut = max(0, min(over, widths[n] - wrapped.get(heads[n], widths[n])))
+        widths[n], over = widths[n] - cut, over - cut
+    lines = []
     for cells in (heads, *rows):
         pieces = [[cells[n][i : i + widths[n]] for i in range(0, len(cells[n]) or 1, widths[n] or 1)] for n in kept]
         for line in itertools.zip_longest(*pieces, fillvalue=""):
-            aligned = [f"{text:{'<' if heads[n] in left else '>'}{widths[n]}}" for n, text in zip(kept, line, strict=True)]
-            print("  ".join(aligned).rstrip())
-    return kept
+            aligned = [f"{cell:{'<' if heads[n] in left else '>'}{widths[n]}}" for n, cell in zip(kept, line, strict=True)]
+            lines.append("  ".join(aligned).rstrip())
+    return "\n".join(lines), kept
 
 
 class Lines:
