@@ -7,6 +7,7 @@ and convt must not be loaded in the processes of the other libraries. In an inst
 The benchmark:
 
 __main__    the command line
+command     the parsers of all commands, and the options that they share
 layers      the table of built-in layers, and the reader of layer files
 samples     random layers
 shared      modules of convt that the benchmark loads without importing convt
@@ -22,7 +23,7 @@ machine     the CPU, its measured peaks and bandwidth
 record      all results of a run, and its JSON file
 compare     the comparison of two JSON files
 live        progress output during a run
-tables      tables and summaries at the end of a run
+tables      columns and summaries at the end of a run
 page, plots the HTML report and its pictures
 picture     the picture of the README
 palette     the colours of the libraries in all pictures

@@ -15,65 +15,23 @@ from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
 
-from . import COMMAND, compare, descriptor, layers, live, machine, peers, samples, tables
+from . import COMMAND, command, compare, descriptor, layers, live, machine, peers, samples, tables
 from .batch import Batch, Entry
 from .problem import DTYPES, LAYOUTS, MODES, PRECISIONS, Problem
 from .record import Record
 from .rounds import measure
-from .shared import files, words
+from .shared import files
 from .worker import Died, Setting, Worker
 
 
-def _words(text: str) -> list[str]:
-    return [word for word in text.split(",") if word]
-
-
-# Kind of word -> a function that replaces a synonym by the benchmark's own word
-_SYNONYMS = {"dtype": words.short_dtype, "layout": words.layout}
-
-
-def _one_of(what: str, known: tuple[str, ...]) -> Callable[[str], list[str]]:
-    """Return an argument type for comma-separated words, all in ``known`` or synonyms. ``what`` names them in messages."""
-
-    def parse(text: str) -> list[str]:
-        found = [_SYNONYMS.get(what, str)(word) for word in _words(text)]
-        if not found:
-            raise argparse.ArgumentTypeError(f"wanted a {what}; known: {', '.join(known)}")
-        if unknown := [word for word in found if word not in known]:
-            raise argparse.ArgumentTypeError(f"unknown {what} {unknown[0]!r}; known: {', '.join(known)}")
-        return found
-
-    return parse
-
-
-def _counts(text: str) -> list[int]:
-    words = _words(text)
-    if not words or not all(word.isdecimal() and int(word) > 0 for word in words):
-        raise argparse.ArgumentTypeError(f"wanted whole numbers of at least 1 with commas between, got {text!r}")
-    return [int(word) for word in words]
-
-
-def _count(text: str) -> int:
-    if len(counts := _counts(text)) != 1:
-        raise argparse.ArgumentTypeError(f"wanted one number, got {text!r}")
-    return counts[0]
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"wanted a number of seconds above 0, got {text!r}")
-    return seconds
-
-
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=COMMAND,
-        description="Time convt and other libraries on transposed convolutions of public networks.",
-        epilog=f"`{COMMAND} compare A.json B.json` compares convt in two runs. Exit status 1: slower by more than the noise.",
+    parser = command.parser(
+        "",
+        "Time convt and other libraries on transposed convolutions of public networks.",
+        "--quick",
+        "--suite seg --peers onednn --dtype f32,bf16 --layout NXC,NCX --json figures.json",
+        program=COMMAND,
+        note=f"`{COMMAND} compare A.json B.json` compares convt in two runs. Exit status 1: slower by more than the noise.\n\n",
     )
     add = parser.add_argument
     add("--quick", action="store_true", help="ten layers and only oneDNN; takes about a minute")
@@ -88,60 +46,59 @@ def parser() -> argparse.ArgumentParser:
         help='one layer in benchdnn notation: mb1_ic8oc4_ih9kh4sh2ph1_n"name"',
     )
     add("--batch", action="append", metavar="FILE", help="layers of a benchdnn batch file")
-    add(
-        "--neighbours", type=_count, metavar="N", help="add N random layers of the same classes, which were not used for tuning"
-    )
+    add("--neighbours", type=command.integer, metavar="N",
+        help="add N random layers of the same classes, which were not used for tuning")  # fmt: skip
     add("--seed", type=int, default=0, help="seed of the random layers (default: 0)")
-    add("--suite", type=_words, metavar="FAMILY,...", help="only layers of these families")
-    add("--names", type=_words, metavar="NAME,...", help="only layers with these names")
+    add("--suite", type=command.several(str), metavar="FAMILY,...", help="only layers of these families")
+    add("--names", type=command.several(str), metavar="NAME,...", help="only layers with these names")
 
-    add = parser.add_argument_group("measurement").add_argument
+    measurement = parser.add_argument_group("measurement")
+    add = measurement.add_argument
     known = (*peers.LIBRARIES, *(peer.name for peer in peers.RIVALS if peer.name not in peers.LIBRARIES))
     add(
         "--peers",
-        type=_one_of("library", (*known, "none")),
+        type=command.words_of((*known, "none")),
         metavar="LIBRARY,...",
         help=f"libraries to compare with: {', '.join(known)}, or none (default: all; with --quick, onednn)",
     )
-    add("--dtype", type=_one_of("dtype", tuple(DTYPES)), default=["f32"], metavar="DTYPE,...",
-        help=f"{', '.join(DTYPES)}, also float32, ... (default: f32)")  # fmt: skip
-    add("--layout", type=_one_of("layout", LAYOUTS), default=["NXC"], metavar="LAYOUT,...",
-        help=f"{', '.join(LAYOUTS)}, also NHWC, channels_last, ... (default: NXC)")  # fmt: skip
+    command.add_dtype(measurement, ["f32"])
+    command.add_layout(measurement, ["NXC"])
     add(
         "--precision",
-        type=_one_of("precision", PRECISIONS),
+        type=command.words_of(PRECISIONS),
         default=["highest"],
         metavar="PRECISION,...",
         help=f"precision of f32: {', '.join(PRECISIONS)} (default: highest); set in other libraries too if they offer it",
     )
     add(
         "--mode",
-        type=_one_of("mode", MODES),
+        type=command.words_of(MODES),
         default=["prepacked"],
         metavar="MODE,...",
         help="prepacked: libraries get the weights before timing; one-shot: with each call (default: prepacked)",
     )
-    add("--threads", type=_counts, default=[machine.cores()], metavar="N,...",
+    add("--threads", type=command.several(command.integer), default=[machine.cores()], metavar="N,...",
         help="numbers of threads (default: the number of cores)")  # fmt: skip
     add(
         "--isa",
-        type=_one_of("instruction set", tuple(peers.CAPS)),
+        type=command.words_of(peers.CAPS),
         default=[None],
         metavar="ISA,...",
         help=f"limit of the instruction set: {', '.join(peers.CAPS)} (default: no limit)",
     )
     add("--bias", action="store_true", help="add a bias")
-    add("--rounds", type=_count, default=5, metavar="N", help="turns of each library on each layer (default: 5)")
+    add("--rounds", type=command.integer, default=5, metavar="N", help="turns of each library on each layer (default: 5)")
     add("--cold", action="store_true", help="also time calls with emptied caches, whose weights come from memory")
     add(
         "--budget",
-        type=_seconds,
+        type=command.positive,
         metavar="SECONDS",
         help="time of one layer, all turns together (default: 4; with --quick, 1.5)",
     )
 
-    add = parser.add_argument_group("output").add_argument
-    add("--json", type=files.argument, metavar="OUT", help="write all results, options and versions as JSON")
+    output = parser.add_argument_group("output")
+    add = output.add_argument
+    command.add_json(output)
     add("--report", type=files.folder_argument, metavar="DIR", help="write DIR/index.html with tables, roofline and speedups")
     return parser
 
@@ -235,7 +192,7 @@ def run(options: argparse.Namespace, problems: list[Problem], budget: float, rec
                     results = measure(problem, workers, options.rounds, budget, record.note, options.cold)
                     record.results += results
                     best = record.limits[setting] = best.or_better(limits_now(workers, setting, [problem.dtype]))
-                    if options.json and files.is_replaced(options.json):
+                    if options.json not in (None, "-") and files.is_replaced(options.json):
                         with suppress(OSError):  # the last save reports it, after the measurements
                             record.save(options.json)
                     if results:
@@ -249,36 +206,39 @@ def main(arguments: list[str] | None = None) -> int:
         return compare.main(arguments[1:])
     parse = parser()
     options = parse.parse_args(arguments)
-    here = machine.describe()
     budget = options.budget or (1.5 if options.quick else 4.0)
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    command = {"command": arguments, "options": vars(options) | {"budget": budget}}
-    record = Record({"started": started, "machine": here} | command)
+    asked = {"command": arguments, "options": vars(options) | {"budget": budget}}
+    record = Record({"started": started, "machine": machine.describe()} | asked)
     try:
         problems = chosen_problems(options, chosen_entries(options, record.note))
     except (ValueError, OSError) as exc:
         parse.error(str(exc))
+    with command.printing(options.json) as write_json:
+        show_run(options, problems, budget, record)
+        try:
+            write_json(record.to_json())
+            if options.report:
+                from . import page
 
+                print(f"report: {page.write(record, Path(options.report))}")
+        except OSError as exc:
+            parse.exit(1, f"{COMMAND}: {exc.filename}: {exc.strerror}\n")
+    if not record.complete:
+        return 130
+    convt = [result for result in record.results if result.peer == "convt"]
+    return int(not convt or any(result.status != "ok" for result in convt))
+
+
+def show_run(options: argparse.Namespace, problems: list[Problem], budget: float, record: Record) -> None:
+    """Measure the problems and print the results, after Ctrl-C those that there are."""
+    here = record.about["machine"]
     print(f"{here['cpu']}, {here['cores']} cores, {here['system']}; Python {here['python']}, NumPy {here['numpy']}")
     try:
         run(options, problems, budget, record)
     except KeyboardInterrupt:
         record.note("interrupted: the results are partial")
-
     tables.show(record)
-    try:
-        if options.json:
-            record.save(options.json)
-        if options.report:
-            from . import page
-
-            print(f"report: {page.write(record, Path(options.report))}")
-    except OSError as exc:
-        parse.exit(1, f"{COMMAND}: {exc.filename}: {exc.strerror}\n")
-    if not record.complete:
-        return 130
-    convt = [result for result in record.results if result.peer == "convt"]
-    return int(not convt or any(result.status != "ok" for result in convt))
 
 
 if __name__ == "__main__":

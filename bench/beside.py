@@ -7,9 +7,7 @@ are not pinned.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -18,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import COMMAND, layers, machine, peers
-from .problem import LAYOUTS, Problem
-from .shared import files
+from . import command, layers, machine, peers
+from .problem import Problem
+from .shared import terminal
 from .worker import Setting, Worker
 
 LAYERS = (
@@ -101,40 +99,41 @@ def table(rows: list[Row]) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog=f"{COMMAND}.beside", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = command.parser("beside", __doc__, "--peers onnxruntime", "--layout NHWC --seconds 0.5 --json beside.json")
     parser.add_argument("--layers", metavar="FILE", help="layers of a JSON file (default: four built-in layers)")
     parser.add_argument(
-        "--peers", metavar="NAME,...", default="onnxruntime", help="libraries to compare with (default: onnxruntime)"
+        "--peers", type=command.several(str), metavar="NAME,...", default=["onnxruntime"],
+        help="libraries to compare with (default: onnxruntime)",
     )
-    parser.add_argument("--layout", choices=LAYOUTS, default="NCX", help="layout of the data (default: NCX)")
+    command.add_layout(parser, "NCX")
     parser.add_argument(
-        "--seconds", type=float, default=1.0,
+        "--seconds", type=command.positive, default=1.0,
         help=f"length of each turn, of {ROUNDS} idle and {2 * ROUNDS} busy ones (default: 1)",
     )  # fmt: skip
-    parser.add_argument("--json", type=files.argument, metavar="FILE", help="also write the rows as JSON")
+    command.add_json(parser)
     options = parser.parse_args(arguments)
     try:
         chosen = layers.read(options.layers) if options.layers else [layers.from_row(row) for row in LAYERS]
     except (OSError, ValueError) as error:
         parser.error(str(error))
-    setting, rows = Setting(machine.cores()), []
-    for peer in [peers.PEERS[0], *peers.named(options.peers.split(","))]:
-        worker = Worker(peer, setting)
-        try:
-            for layer in chosen:
-                problem = Problem(layer, "f32", options.layout)
+    setting, rows, libraries = Setting(machine.cores()), [], [peers.PEERS[0], *peers.named(options.peers)]
+    with command.printing(options.json) as write_json:
+        with terminal.progress(len(libraries) * len(chosen)) as begin:
+            for peer in libraries:
+                worker = Worker(peer, setting)
                 try:
-                    rows.append(Row(layer.name, peer.name, *measured(problem, worker, options.seconds)))
-                except (peers.Absent, peers.Unsupported) as error:
-                    print(f"{layer.name}: {peer.name}: {error}", file=sys.stderr)
-        finally:
-            worker.close()
-    rows.sort(key=lambda row: [layer.name for layer in chosen].index(row.layer))
-    print("\n".join(table(rows)))
-    if options.json:
-        files.write(options.json, json.dumps([row._asdict() for row in rows], indent=1) + "\n")
+                    for layer in chosen:
+                        begin(f"{layer.name} {peer.name}")
+                        problem = Problem(layer, "f32", options.layout)
+                        try:
+                            rows.append(Row(layer.name, peer.name, *measured(problem, worker, options.seconds)))
+                        except (peers.Absent, peers.Unsupported) as error:
+                            print(f"{layer.name}: {peer.name}: {error}", file=sys.stderr)
+                finally:
+                    worker.close()
+        rows.sort(key=lambda row: [layer.name for layer in chosen].index(row.layer))
+        print("\n".join(table(rows)))
+        write_json([row._asdict() for row in rows])
     return 0
 
 

@@ -36,13 +36,11 @@ from convt._model.efficiencies import EFFICIENCIES
 from convt._run import config
 from convt.algorithms import ALGORITHMS
 
-from . import COMMAND, fit, layers, machine, samples, timing
-from .__main__ import _one_of, _seconds
+from . import COMMAND, command, fit, layers, machine, samples, timing
 from .layers import Layer
 from .planning import SESSION_LAYERS
 from .problem import DTYPES, LAYOUTS, Problem, in_layout
-from .shared import files
-from .tables import rich_if_terminal
+from .shared import files, terminal
 
 MAX_RATIO = 3.0  # algorithms that take more than this multiple of the least time are not measured
 VISITS = 2  # visits per problem
@@ -125,42 +123,19 @@ class Measurements:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"python -m {__package__}.calibrate", description=__doc__.splitlines()[0])
+    parser = command.parser(
+        "calibrate", __doc__.splitlines()[0], "--out efficiencies.json", "--out efficiencies.json --layout NCHW --minutes 5"
+    )
     add = parser.add_argument
     add("--out", type=lambda text: Path(files.argument(text)), required=True, metavar="FILE", help="output file")
     add("--layers", metavar="FILE",
         help=f"layers to sample around, as for {COMMAND} (default: the built-in layers and layers of ONNX models)")  # fmt: skip
-    add("--dtype", type=_one_of("dtype", tuple(DTYPES)), default=list(DTYPES), metavar="DTYPE,...",
-        help=f"{', '.join(DTYPES)} (default: all; most problems get the first one)")  # fmt: skip
-    add(
-        "--layout",
-        type=_one_of("layout", LAYOUTS),
-        default=list(LAYOUTS),
-        metavar="LAYOUT,...",
-        help=f"{', '.join(LAYOUTS)} (default: both)",
-    )
-    add("--minutes", type=lambda text: _seconds(text), default=15.0, help="time of the measurements (default: 15)")
+    command.add_dtype(parser, list(DTYPES))  # most problems get the first one
+    command.add_layout(parser, list(LAYOUTS))
+    add("--minutes", type=command.positive, default=15.0, help="time of the measurements (default: 15)")
     add("--problems", type=int, default=2000, metavar="N", help="largest number of problems (default: 2000)")
     add("--seed", type=int, default=0, help="seed of the sample (default: 0)")
     return parser
-
-
-def progress_bar(total: int):
-    """Return ``(advance, close)`` of a progress bar. If stdout is no terminal, every 50th call of ``advance`` prints a line."""
-    rich = rich_if_terminal()
-    if rich is None:
-        done = [0]
-
-        def advance(text: str) -> None:
-            done[0] += 1
-            if done[0] % 50 == 0:
-                print(f"[{done[0]}/{total}] {text}", file=sys.stderr, flush=True)
-
-        return advance, lambda: None
-    bar = rich.progress.Progress(*rich.progress.Progress.get_default_columns(), rich.progress.TimeElapsedColumn())
-    task = bar.add_task("measuring", total=total)
-    bar.start()
-    return lambda text: bar.update(task, advance=1, description=text[:30].ljust(30)), bar.stop
 
 
 def _candidates(layer: Layer, dtype: str, layout: str, entry: dict | None, profile: costs.Profile) -> list[str]:
@@ -172,8 +147,7 @@ def _candidates(layer: Layer, dtype: str, layout: str, entry: dict | None, profi
 def collect(options: argparse.Namespace, known: list[Layer], measurements: Measurements, profile: costs.Profile) -> None:
     """Measure problems sampled around the ``known`` layers, up to the limits of time and number in the options."""
     begin = time.monotonic()
-    advance, close = progress_bar(VISITS * options.problems)
-    try:
+    with terminal.progress(VISITS * options.problems) as step:
         for visit in range(VISITS):
             end = begin + 60 * options.minutes * (visit + 1) / VISITS
             problems = samples.sample(known, options.dtype, options.layout, options.seed)
@@ -181,15 +155,13 @@ def collect(options: argparse.Namespace, known: list[Layer], measurements: Measu
                 name = f"{layer.name} {layout} {dtype}"
                 if time.monotonic() > end:
                     break
-                advance(name)
+                step(name)
                 if measurements.visits(name) == visit:
                     names = _candidates(layer, dtype, layout, measurements.entries.get(name), profile)
                     seconds = measure(layer, dtype, layout, names, profile)
                     threads = config.get_num_threads()
                     entry = {"name": name, "layer": layer.to_row(), "dtype": dtype, "layout": layout}
                     measurements.add(entry | {"seconds": seconds, "threads": threads})
-    finally:
-        close()
 
 
 def cycles_a_second() -> float:

@@ -7,9 +7,7 @@ turns. The checksums of the weights, which make the difference, are also timed a
 shorter measurement less.
 """
 
-import argparse
 import copy
-import json
 import statistics
 import sys
 import time
@@ -19,9 +17,12 @@ import torch
 import convt.torch
 from convt._run.checksum import checksum
 
-from . import layers, models
-from .shared import files
+from . import command, layers, models
+from .shared import terminal
 
+COLUMNS = {  # head -> width
+    "layer or model": 16, "weights, KiB": 12, "default ms": 10, "frozen ms": 10, "cost": 6, "checksums us": 12, "share": 6,
+}  # fmt: skip
 _MODELS = "dcgan", "pix2pix"
 _CLASSES = torch.nn.ConvTranspose1d, torch.nn.ConvTranspose2d, torch.nn.ConvTranspose3d
 
@@ -60,40 +61,40 @@ def checksum_time(module, threads):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(prog=f"python -m {__package__}.checksums", description=__doc__.splitlines()[0])
-    parser.add_argument("--names", help="comma-separated layers and models (default: all)")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of PyTorch")
-    parser.add_argument("--budget", type=float, default=1.0, help="seconds of each measurement (default: 1)")
-    parser.add_argument("--json", type=files.argument, help="write the figures to this file")
+    parser = command.parser("checksums", __doc__.splitlines()[0], "--names selfie_seg", "--threads 1 --json checksums.json")
+    parser.add_argument("--names", type=command.several(str), metavar="NAME,...", help="layers and models (default: all)")
+    command.add_threads(parser, torch.get_num_threads())
+    parser.add_argument("--budget", type=command.positive, default=1.0, help="seconds of each measurement (default: 1)")
+    command.add_json(parser)
     asked = parser.parse_args(arguments)
     torch.set_num_threads(asked.threads)
     torch.manual_seed(0)
     cases = {layer.name: lambda layer=layer: module_of(layer) for layer in layers.parse(layers.TABLE)}
     cases |= {name: lambda name=name: models._model_and_input(name, False) for name in _MODELS}
-    names = asked.names.split(",") if asked.names else list(cases)
+    names = asked.names or list(cases)
     if unknown := set(names).difference(cases):
         parser.error(f"--names: got {sorted(unknown)[0]!r}, wanted some of {', '.join(cases)}")
-    found = []
-    print(f"{'layer or model':20}{'weights, KiB':>13}{'default ms':>11}{'frozen ms':>11}{'cost':>8}", end="")
-    print(f"{'checksums us':>14}{'share':>8}")
-    for name in names:
-        case = cases[name]()
-        if case is None:
-            continue
-        sums, size = checksum_time(case[0], asked.threads)
-        usual, frozen = measure(*case, asked.budget)
-        row = {"name": name, "weight_bytes": size, "usual": usual, "frozen": frozen, "checksums": sums, "share": sums / frozen}
-        found.append(row)
-        print(f"{name:20}{size / 1024:13.1f}{usual * 1e3:11.4f}{frozen * 1e3:11.4f}{usual / frozen - 1:8.1%}", end="")
-        print(f"{sums * 1e6:14.1f}{sums / frozen:8.2%}", flush=True)
-    small = [row for row in found if row["name"] not in _MODELS and row["weight_bytes"] < 1 << 20]
-    if small:
-        mean, worst = statistics.mean(row["share"] for row in small), max(small, key=lambda row: row["share"])
-        print("layers with less than 1 MiB of weights: checksums take", end=" ")
-        print(f"{mean:.2%} of the frozen time on average, at most {worst['share']:.2%} ({worst['name']})")
-    if asked.json:
-        about = {"torch": torch.__version__, "threads": asked.threads, "rows": found}
-        files.write(asked.json, json.dumps(about, indent=1) + "\n")
+    rows = []
+    with command.printing(asked.json) as write_json:
+        lines = terminal.Lines(COLUMNS, ("layer or model", "cost", "share", "default ms", "frozen ms"), ("layer or model",))
+        with terminal.progress(len(names)) as begin:
+            for name in names:
+                begin(name)
+                case = cases[name]()
+                if case is None:
+                    continue
+                sums, size = checksum_time(case[0], asked.threads)
+                usual, frozen = measure(*case, asked.budget)
+                row = {"name": name, "weight_bytes": size, "usual": usual, "frozen": frozen, "checksums": sums}
+                rows.append(row | {"share": sums / frozen})
+                lines.print([name, f"{size / 1024:.1f}", f"{usual * 1e3:.4f}", f"{frozen * 1e3:.4f}",
+                             f"{usual / frozen - 1:.1%}", f"{sums * 1e6:.1f}", f"{sums / frozen:.2%}"])  # fmt: skip
+        small = [row for row in rows if row["name"] not in _MODELS and row["weight_bytes"] < 1 << 20]
+        if small:
+            mean, worst = statistics.mean(row["share"] for row in small), max(small, key=lambda row: row["share"])
+            print("layers with less than 1 MiB of weights: checksums take", end=" ")
+            print(f"{mean:.2%} of the frozen time on average, at most {worst['share']:.2%} ({worst['name']})")
+        write_json({"torch": torch.__version__, "threads": asked.threads, "rows": rows})
     return 0
 
 

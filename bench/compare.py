@@ -17,7 +17,7 @@ from itertools import groupby
 from statistics import median
 from typing import NamedTuple
 
-from . import COMMAND, tables
+from . import COMMAND, command, tables
 from .record import FORMAT, Group
 from .shared import words
 from .worker import Setting
@@ -126,27 +126,33 @@ def _style(cells: dict[str, str]) -> str | None:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog=f"{COMMAND} compare",
-        description="Compare the times of convt in two runs. The exit status is 1 if a layer is slower by more than the noise, "
+    parser = command.parser(
+        "compare",
+        "Compare the times of convt in two runs. The exit status is 1 if a layer is slower by more than the noise,\n"
         "or no longer correct.",
+        "before.json after.json",
+        "before.json after.json --least 5 --json changes.json",
+        program=f"{COMMAND} compare",
     )
     parser.add_argument(
         "--least", type=float, default=LEAST, metavar="PERCENT", help=f"smallest change that counts (default: {LEAST:.0f})"
     )
+    command.add_json(parser)
     parser.add_argument("before", type=_read, metavar="A.json", help="first run, written by --json")
     parser.add_argument("after", type=_read, metavar="B.json", help="second run, written by --json")
     options = parser.parse_args(arguments)
     found, notes = changes(options.before, options.after, options.least / 100)
-    for group, members in groupby(found, lambda change: _group(change.new)):
-        tables.draw(group, COLUMNS, [change.row() for change in members], _style)
-    if found:
-        print("\nratio: time after / time before")
-    for line in notes:
-        print(line)
     worse = [change for change in found if change.is_worse]
-    for change in worse:
-        print(f"slower: {change}")
+    with command.printing(options.json) as write_json:
+        for group, members in groupby(found, lambda change: _group(change.new)):
+            tables.draw(group, COLUMNS, [change.row() for change in members], _style)
+        if found:
+            print("\nratio: time after / time before")
+        for line in notes:
+            print(line)
+        for change in worse:
+            print(f"slower: {change}")
+        write_json({"notes": notes, "changes": [change._asdict() | {"verdict": change.verdict} for change in found]})
     if not any(result["peer"] == "convt" for result in options.after["results"]):
         print("the second run has no results of convt", file=sys.stderr)
         return 2

@@ -16,10 +16,9 @@ the time to move data, filter and result once each is a lower bound of a layer's
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import heapq
-import json
+import itertools
 import math
 import sys
 from collections.abc import Iterator
@@ -42,10 +41,11 @@ from convt.algorithms.scatter import schedule as scatter_schedule
 from convt.algorithms.turned import bind as turned
 from convt.algorithms.winograd import bind as winograd
 
-from .__main__ import _counts, _one_of, _seconds, _words, chosen_entries
+from . import command
+from .__main__ import chosen_entries
 from .peers.convt import keywords
-from .problem import DTYPES, LAYOUTS, PRECISIONS, Problem
-from .shared import files, words
+from .problem import DTYPES, PRECISIONS, Problem
+from .shared import terminal, words
 
 COUNTS = [4, 8, 16, 32, 64, 128]
 _PART_PIXELS = 64  # threads divide the pixels of a run in multiples of this number (planes/loops.pyx)
@@ -301,12 +301,16 @@ def _size(bytes: float) -> str:
 
 def show(table: list[dict], counts: list[int]) -> None:
     """Print a line per layer: efficiency, tasks and workspace of all threads together, for each number of threads."""
-    print(f"{'layer':18} {'algorithm':12}" + "".join(f"{words.count(n, 'thread'):>20}" for n in counts))
-    print(f"{'':31}" + f"{'eff. tasks  space':>20}" * len(counts))
+    heads, important = ["layer", "algorithm"], ["layer", "algorithm"]
+    for n in counts:
+        heads += f"{n}: eff.", f"{n}: tasks", f"{n}: space"
+        important.append(f"{n}: eff.")
+    lines = []
     for row in table:
         each = row["threads"]
-        cells = [f"{e['efficiency']:6.0%} {e['tasks']:5d} {_size(e['workspace_all']):>6}" for e in each.values()]
-        print(f"{row['layer']:18} {each[counts[0]]['algorithm']:12}" + "".join(f"{cell:>20}" for cell in cells))
+        cells = [(f"{e['efficiency']:.0%}", str(e["tasks"]), _size(e["workspace_all"])) for e in each.values()]
+        lines.append([row["layer"], each[counts[0]]["algorithm"], *itertools.chain(*cells)])
+    terminal.draw("", heads, lines, important, left=heads[:2])
     for threads in counts:
         found = [row["threads"][threads]["efficiency"] for row in table]
         low = sum(e < 0.8 for e in found)
@@ -316,41 +320,41 @@ def show(table: list[dict], counts: list[int]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {__package__}.cores", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command.parser("cores", __doc__, "--threads 8,64", "--suite seg --dtype bf16 --layout NCHW --json cores.json")
     add = parser.add_argument
     add("--layers", metavar="FILE", help="layers of a JSON file (default: the built-in layers)")
-    add("--suite", type=_words, metavar="FAMILY,...", help="only layers of these families")
-    add("--names", type=_words, metavar="NAME,...", help="only layers with these names")
-    add("--threads", type=_counts, default=COUNTS, metavar="N,...", help=f"default: {','.join(map(str, COUNTS))}")
-    add("--dtype", type=_one_of("dtype", tuple(DTYPES)), default=["f32"], metavar="DTYPE,...", help=", ".join(DTYPES))
-    add("--layout", type=_one_of("layout", LAYOUTS), default=["NXC"], metavar="LAYOUT,...", help=", ".join(LAYOUTS))
-    add("--precision", type=_one_of("precision", PRECISIONS), default=["highest"], metavar="PRECISION,...",
+    add("--suite", type=command.several(str), metavar="FAMILY,...", help="only layers of these families")
+    add("--names", type=command.several(str), metavar="NAME,...", help="only layers with these names")
+    add("--threads", type=command.several(command.integer), default=COUNTS, metavar="N,...",
+        help=f"numbers of threads (default: {','.join(map(str, COUNTS))})")  # fmt: skip
+    command.add_dtype(parser, ["f32"])
+    command.add_layout(parser, ["NXC"])
+    add("--precision", type=command.words_of(PRECISIONS), default=["highest"], metavar="PRECISION,...",
         help=", ".join(PRECISIONS))  # fmt: skip
-    add("--bandwidth", type=_seconds, metavar="GB/S", help="memory bandwidth of all threads together (default: no limit)")
-    add("--clock", type=_seconds, default=3.0, metavar="GHZ", help="clock of the cores, used with --bandwidth (default: 3)")
-    add("--json", type=files.argument, metavar="OUT", help="write all figures as JSON")
+    add("--bandwidth", type=command.positive, metavar="GB/S",
+        help="memory bandwidth of all threads together (default: no limit)")  # fmt: skip
+    add("--clock", type=command.positive, default=3.0, metavar="GHZ",
+        help="clock of the cores, used with --bandwidth (default: 3)")  # fmt: skip
+    command.add_json(parser)
     options = parser.parse_args(arguments)
     options.deconv = options.batch = options.quick = options.neighbours = None
     try:
         entries = chosen_entries(options, print)
     except (ValueError, OSError) as exc:
         parser.error(str(exc))
-    tables = []
-    for dtype in options.dtype:
-        for layout in options.layout:
-            for precision in options.precision:
-                print(f"{dtype} {layout} {precision}, {convt.show_config(mode='dicts')['isa']['in use']}")
-                problems = [Problem(entry.layer, dtype, layout, precision=precision) for entry in entries]
-                table = [
-                    _row(problem, options.threads, (options.bandwidth or 0) * 1e9, options.clock * 1e9) for problem in problems
-                ]
-                show(table, options.threads)
-                tables += table
-    if options.json:
-        about = {"convt": convt.__version__, "isa": convt.show_config(mode="dicts")["isa"]["in use"], "layers": tables}
-        files.write(options.json, json.dumps(about) + "\n")
+    figures, isa = [], convt.show_config(mode="dicts")["isa"]["in use"]
+    with command.printing(options.json) as write_json:
+        for dtype, layout, precision in itertools.product(options.dtype, options.layout, options.precision):
+            print(f"{dtype} {layout} {precision}, {isa}")
+            problems = [Problem(entry.layer, dtype, layout, precision=precision) for entry in entries]
+            bandwidth, clock, table = (options.bandwidth or 0) * 1e9, options.clock * 1e9, []
+            with terminal.progress(len(problems)) as begin:
+                for problem in problems:
+                    begin(problem.layer.name)
+                    table.append(_row(problem, options.threads, bandwidth, clock))
+            show(table, options.threads)
+            figures += table
+        write_json({"convt": convt.__version__, "isa": isa, "layers": figures})
     return 0
 
 

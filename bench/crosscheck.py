@@ -13,8 +13,9 @@ import tempfile
 from collections.abc import Iterator
 from statistics import median
 
-from . import layers, machine, peers
+from . import command, layers, machine, peers
 from .problem import Problem
+from .shared import terminal
 from .worker import Service, Setting, Worker
 
 SECONDS, ROUNDS = 0.3, 5
@@ -73,42 +74,52 @@ TOOLS = {
 }
 
 
-def main(names: list[str]) -> int:
+def main(arguments: list[str] | None = None) -> int:
     table = {layer.name: layer for layer in layers.parse(layers.TABLE)}
-    if unknown := [name for name in names if name not in table]:
-        print(f"unknown layer {unknown[0]!r}; known: {', '.join(table)}", file=sys.stderr)
-        return 2
-    setting = Setting(machine.cores())
-    worst = 0.0
-    for peer in peers.RIVALS:
-        if peer.name not in TOOLS:
-            continue
-        service, environment = TOOLS[peer.name]
-        tool = Worker(peer, setting, service, environment)
-        bench = Worker(peer, setting)
-        try:
-            bench.ask("version")
-        except peers.Absent as exc:
-            print(f"{peer.name} is skipped: {exc}")
-            continue
-        for name in names or NAMES:
-            problem, times = Problem(table[name], "f32", "NXC"), {bench: [], tool: []}
-            for worker in times:
-                worker.ask("set_up", problem)
-            for _ in range(ROUNDS):
-                times[bench].append(median(bench.ask("time", SECONDS).durations))
-                times[tool].append(tool.ask("time", SECONDS))
-            ours, theirs = (min(medians) * 1e3 for medians in times.values())
-            worst = max(worst, abs(ours / theirs - 1))
-            print(
-                f"{name:18} {peer.name:20} bench {ours:9.3f} ms, own tool {theirs:9.3f} ms, {ours / theirs - 1:+6.1%}",
-                flush=True,
-            )
-        bench.close()
-        tool.close()
-    print(f"largest difference: {worst:.1%}")
+    parser = command.parser("crosscheck", __doc__.splitlines()[0], "unet_up1", "unet_up1 dcgan_mid --json crosscheck.json")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"layers (default: {', '.join(NAMES)})")
+    command.add_json(parser)
+    options = parser.parse_args(arguments)
+    if unknown := [name for name in options.names if name not in table]:
+        parser.error(f"unknown layer {unknown[0]!r}; known: {', '.join(table)}")
+    with command.printing(options.json) as write_json:
+        rows = measured([table[name] for name in options.names or NAMES])
+        worst = max((abs(row["ratio"] - 1) for row in rows), default=0.0)
+        print(f"largest difference: {worst:.1%}")
+        write_json(rows)
     return int(worst > 0.1)
 
 
+def measured(chosen: list[layers.Layer]) -> list[dict]:
+    """Measure layers with the benchmark and with the libraries' own tools, and print a line for each. Return the rows."""
+    columns = {"layer": 18, "library": 20, "bench ms": 9, "own tool ms": 11, "ratio": 6}
+    lines = terminal.Lines(columns, ("layer", "ratio", "library"), ("layer", "library"))
+    setting, rows, compared = Setting(machine.cores()), [], [peer for peer in peers.RIVALS if peer.name in TOOLS]
+    with terminal.progress(len(compared) * len(chosen)) as begin:
+        for peer in compared:
+            service, environment = TOOLS[peer.name]
+            tool = Worker(peer, setting, service, environment)
+            bench = Worker(peer, setting)
+            try:
+                bench.ask("version")
+            except peers.Absent as exc:
+                print(f"{peer.name} is skipped: {exc}")
+                continue
+            for layer in chosen:
+                begin(f"{layer.name} {peer.name}")
+                problem, times = Problem(layer, "f32", "NXC"), {bench: [], tool: []}
+                for worker in times:
+                    worker.ask("set_up", problem)
+                for _ in range(ROUNDS):
+                    times[bench].append(median(bench.ask("time", SECONDS).durations))
+                    times[tool].append(tool.ask("time", SECONDS))
+                ours, theirs = (min(medians) * 1e3 for medians in times.values())
+                rows.append({"layer": layer.name, "library": peer.name, "bench": ours, "tool": theirs, "ratio": ours / theirs})
+                lines.print([layer.name, peer.name, f"{ours:.3f}", f"{theirs:.3f}", f"{ours / theirs:.3f}"])
+            bench.close()
+            tool.close()
+    return rows
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -10,7 +10,6 @@ one of the two representable numbers around the exact sum.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -21,9 +20,10 @@ import numpy as np
 
 import convt
 
-from . import COMMAND, layers
+from . import command, layers
 from .peers.convt import keywords
 from .problem import LAYOUTS, PRECISIONS, Problem, in_layout
+from .shared import terminal
 
 HALVES = ("f16", "bf16")
 BLOCK_OUTPUTS = 1 << 22  # outputs compared at a time, to bound memory
@@ -117,28 +117,33 @@ def report(found: dict[str, dict[tuple[str, str], Errors]]) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog=f"{COMMAND}.errors", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--names", metavar="NAME,...", help="only layers with these names")
+    parser = command.parser("errors", __doc__, "--names unet_up1", "--layout NCHW --json errors.json")
+    parser.add_argument("--names", type=command.several(str), metavar="NAME,...", help="only layers with these names")
     parser.add_argument("--layers", metavar="FILE", help="layers of a JSON file (default: the built-in layers)")
-    parser.add_argument("--layout", choices=LAYOUTS, default=LAYOUTS[0], help=f"layout of the data (default: {LAYOUTS[0]})")
+    command.add_layout(parser, LAYOUTS[0])
+    command.add_json(parser)
     options = parser.parse_args(arguments)
     try:
         chosen = layers.read(options.layers) if options.layers else layers.parse(layers.TABLE)
     except (OSError, ValueError) as error:
         parser.error(str(error))
     if options.names:
-        wanted = options.names.split(",")
-        if unknown := set(wanted) - {layer.name for layer in chosen}:
+        if unknown := set(options.names) - {layer.name for layer in chosen}:
             parser.error(f"unknown layer {sorted(unknown)[0]!r}")
-        chosen = [layer for layer in chosen if layer.name in wanted]
+        chosen = [layer for layer in chosen if layer.name in options.names]
     found = {}
-    for layer in chosen:
-        print(layer.name, file=sys.stderr, flush=True)
-        found[layer.name] = {(dtype, precision): errors for dtype, precision, errors in measured(layer, options.layout)}
-    isa = convt.show_config(mode="dicts")["isa"]["in use"]
-    print("\n".join([f"convt {convt.__version__}, {isa}, {options.layout}", "", *report(found)]))
+    with command.printing(options.json) as write_json:
+        with terminal.progress(len(chosen)) as begin:
+            for layer in chosen:
+                begin(layer.name)
+                found[layer.name] = {(dtype, word): errors for dtype, word, errors in measured(layer, options.layout)}
+        about = {"convt": convt.__version__, "isa": convt.show_config(mode="dicts")["isa"]["in use"], "layout": options.layout}
+        print("\n".join([f"convt {', '.join(about.values())}", "", *report(found)]))
+        rows = [
+            {"layer": name, "dtype": dtype, "precision": word, **errors._asdict()}
+            for name, each in found.items() for (dtype, word), errors in each.items()
+        ]  # fmt: skip
+        write_json(about | {"rows": rows})
     return 0
 
 

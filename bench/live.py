@@ -1,4 +1,4 @@
-"""Progress output: a growing table above a progress bar on a terminal, and one line per problem elsewhere.
+"""Progress output on standard error: a table above a progress bar on a terminal, and one line per problem elsewhere.
 
 Output is drawn only between problems, because a display that refreshes itself would use a core during timing.
 """
@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 from .record import best_rival, ratio
 from .rounds import Result
-from .tables import add_columns, fitting, rich_if_terminal
+from .shared import terminal
+from .tables import LEFT, WRAPPED
 
 
 class _Lines:
@@ -30,8 +31,7 @@ class _Table:
 
     def __init__(self, rich, live, total: int):
         self._rich, self._live = rich, live
-        columns = (*rich.progress.Progress.get_default_columns(), rich.progress.TimeElapsedColumn())
-        self._progress = rich.progress.Progress(*columns, auto_refresh=False)
+        self._progress = terminal.bar(rich)
         self._task = self._progress.add_task("", total=total)
         self._problems: list[list[Result]] = []
 
@@ -49,9 +49,9 @@ class _Table:
             faster = ratio(best, results) if best else None
             last = (f"{faster:.2f}x", best.peer) if faster else ("", "")
             rows.append([results[0].problem.layer.name, *(cells.get(name, "") for name in names), *last])
-        kept = fitting(heads, rows, ("layer", "speedup", "over", "convt, ms"), self._live.console.width)
+        kept = terminal.fitting(heads, rows, ("layer", "speedup", "over", "convt, ms"), WRAPPED, self._live.console.width)
         table = self._rich.table.Table()
-        add_columns(table, [heads[n] for n in kept])
+        terminal.add_columns(table, [heads[n] for n in kept], LEFT, WRAPPED)
         for cells in rows:
             style = "green" if cells[-2] and float(cells[-2][:-1]) >= 1 else None
             table.add_row(*(cells[n] for n in kept), style=style)
@@ -70,10 +70,11 @@ def brief(results: list[Result]) -> str:
 @contextlib.contextmanager
 def progress(total: int) -> Iterator[_Lines | _Table]:
     """Yield an object whose `step(results)` shows that one of `total` problems is done."""
-    rich = rich_if_terminal()
+    rich = terminal.rich_to_redraw()
     if rich is None:
         yield _Lines(total)
         return
-    console = rich.console.Console(markup=False)  # brackets in a layer's name are text
-    with rich.live.Live(console=console, auto_refresh=False, transient=True) as live:
+    console = rich.console.Console(stderr=True, markup=False)  # brackets in a layer's name are text
+    redirected = sys.stdout.isatty()
+    with rich.live.Live(console=console, auto_refresh=False, transient=True, redirect_stdout=redirected) as live:
         yield _Table(rich, live, total)

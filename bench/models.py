@@ -12,9 +12,7 @@ speedup that Amdahl's law predicts from "share" and "layers". "difference" is th
 relative to the largest output.
 """
 
-import argparse
 import itertools
-import json
 import statistics
 import sys
 import tempfile
@@ -24,8 +22,8 @@ import torch
 
 import convt.torch
 
-from . import published
-from .shared import files
+from . import command, published
+from .shared import terminal
 
 nn = torch.nn
 _TRANSPOSED = nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
@@ -278,16 +276,20 @@ def _measure_torch(name, way, channels_last, budget, rounds):
     }  # fmt: skip
 
 
-_HEADS = ("model", 14), ("way", 12), ("format", 14), ("size", 16), ("before ms", 10), ("share", 7), ("convt ms", 10)
-_HEADS += ("speedup", 8), ("layers", 8), ("of Amdahl", 11), ("difference", 12)
+_COLUMNS = {
+    "model": 12, "way": 11, "format": 13, "size": 14, "before ms": 9, "share": 5, "convt ms": 8, "speedup": 7, "layers": 6,
+    "of Amdahl": 9, "difference": 10,
+}  # fmt: skip
+_IMPORTANT = "model", "speedup", "before ms", "convt ms", "way", "size", "share", "difference"
 
 
-def _line(row):
-    """Format a row of the table."""
-    return (
-        f"{row['model']:14}{row['way']:12}{row['format']:14}{row['size']:16}{row['before'] * 1e3:10.2f}{row['share']:7.0%}"
-        f"{row['after'] * 1e3:10.2f}{row['speed_up']:8.2f}{row['layers']:8.2f}{row['of_amdahl']:11.2f}{row['difference']:12.1e}"
-    )
+def _cells(row):
+    """Return a row of the table."""
+    return [
+        row["model"], row["way"], row["format"], row["size"], f"{row['before'] * 1e3:.2f}", f"{row['share']:.0%}",
+        f"{row['after'] * 1e3:.2f}", f"{row['speed_up']:.2f}", f"{row['layers']:.2f}", f"{row['of_amdahl']:.2f}",
+        f"{row['difference']:.1e}",
+    ]  # fmt: skip
 
 
 def _details(row):
@@ -305,41 +307,49 @@ def _details(row):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(prog=f"python -m {__package__}.models", description=__doc__.splitlines()[0])
-    names = ", ".join([*MODELS, *ONNX_MODELS])
-    parser.add_argument("--models", default=",".join(_NAMES), help=f"{names}; "
-                        f"{', '.join(published.PUBLISHED)} are downloaded (default: all others)")  # fmt: skip
-    parser.add_argument("--ways", default="eager", help="eager, compile, onnxruntime (default: eager)")
+    parser = command.parser(
+        "models", __doc__.splitlines()[0], "--models dcgan --ways eager,onnxruntime", "--ways onnxruntime --each --json -"
+    )
+    names, ways = (*MODELS, *ONNX_MODELS), ("eager", "compile", "onnxruntime")
+    parser.add_argument("--models", type=command.words_of(names), default=list(_NAMES), metavar="MODEL,...",
+                        help=f"{', '.join(names)}; {', '.join(published.PUBLISHED)} are downloaded "
+                        "(default: all others)")  # fmt: skip
+    parser.add_argument("--ways", type=command.words_of(ways), default=["eager"], metavar="WAY,...",
+                        help=f"{', '.join(ways)} (default: eager)")  # fmt: skip
     parser.add_argument(
         "--channels-last", action="store_true", help="also time image models in the channels_last memory format"
     )
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="number of threads")
-    parser.add_argument("--budget", type=float, default=2.0, help="seconds of each measurement (default: 2)")
+    command.add_threads(parser, torch.get_num_threads())
+    parser.add_argument("--budget", type=command.positive, default=2.0, help="seconds of each measurement (default: 2)")
     parser.add_argument("--each", action="store_true", help="also print loading, first runs and each layer, in ONNX Runtime")
-    parser.add_argument("--json", type=files.argument, help="write the figures to this file")
+    command.add_json(parser)
     asked = parser.parse_args(arguments)
-    wanted, ways = asked.models.split(","), asked.ways.split(",")
-    if unknown := [*set(wanted).difference(MODELS, ONNX_MODELS), *set(ways).difference(("eager", "compile", "onnxruntime"))]:
-        parser.error(f"got {unknown[0]!r}, wanted models of {names} and ways of eager, compile, onnxruntime")
     torch.set_num_threads(asked.threads)
-    print("".join(f"{head:{width}}" if n < 4 else f"{head:>{width}}" for n, (head, width) in enumerate(_HEADS)))
-    found = []
-    for name in wanted:
-        for way in ways:
-            if name in ONNX_MODELS and way != "onnxruntime":
-                continue
-            for channels_last in (False, True) if asked.channels_last and way != "onnxruntime" else (False,):
-                try:
-                    for row in measure(name, way, channels_last, asked.budget):
-                        found.append(row)
-                        print(_line(row), *(_details(row) if asked.each and "each" in row else ()), sep="\n", flush=True)
-                except ImportError as error:
-                    print(f"{name:14}skipped: {error}", file=sys.stderr)
-                    break
-    if asked.json:
-        about = {"torch": torch.__version__, "threads": asked.threads, "rows": found}
-        files.write(asked.json, json.dumps(about, indent=1) + "\n")
+    with command.printing(asked.json) as write_json:
+        write_json({"torch": torch.__version__, "threads": asked.threads, "rows": _measure_all(asked)})
     return 0
+
+
+def _measure_all(asked):
+    """Measure what is asked for, and print a line for each input size of a model. Return the results."""
+    lines, found = terminal.Lines(_COLUMNS, _IMPORTANT, ("model", "way", "format", "size")), []
+    steps = [
+        (name, way, channels_last)
+        for name in asked.models for way in asked.ways if way == "onnxruntime" or name not in ONNX_MODELS
+        for channels_last in ((False, True) if asked.channels_last and way != "onnxruntime" else (False,))
+    ]  # fmt: skip
+    with terminal.progress(len(steps)) as begin:
+        for name, way, channels_last in steps:
+            begin(f"{name} {way}")
+            try:
+                for row in measure(name, way, channels_last, asked.budget):
+                    found.append(row)
+                    lines.print(_cells(row))
+                    if asked.each and "each" in row:
+                        print("\n".join(_details(row)), flush=True)
+            except ImportError as error:
+                print(f"{name} {way}: skipped: {error}", file=sys.stderr)
+    return found
 
 
 if __name__ == "__main__":

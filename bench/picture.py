@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from statistics import geometric_mean
 
+from . import command
 from .palette import colour, library
 from .shared import files
 
@@ -77,11 +78,12 @@ def _mean(rows: list[tuple[float, str, str]]) -> float:
     return geometric_mean(value for value, *_ in rows)
 
 
-def main(arguments: list[str]) -> int:
-    if len(arguments) != 2:
-        print(f"usage: python -m {__package__}.picture FIGURES.json PICTURE.svg", file=sys.stderr)
-        return 2
-    figures, picture = map(Path, arguments)
+def main(arguments: list[str] | None = None) -> int:
+    parser = command.parser("picture", __doc__, "figures.json speed.svg", "docs/pictures/speed.json docs/pictures/speed.svg")
+    parser.add_argument("figures", type=Path, metavar="FIGURES.json", help="figures of convt's benchmark, written by --json")
+    parser.add_argument("picture", type=Path, metavar="PICTURE.svg", help="file to write")
+    options = parser.parse_args(arguments)
+    figures, picture = options.figures, options.picture
     try:
         files.write(picture, draw(json.loads(figures.read_text(encoding="utf-8"))))
     except (OSError, ValueError, KeyError, IndexError) as error:
@@ -91,4 +93,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -24,12 +24,11 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from . import layers, machine, peers, samples
-from .__main__ import _count, _one_of, _seconds
+from . import command, layers, machine, peers, samples
 from .layers import Layer
 from .planning_worker import CPUS, NewShapesOfTorch, Planning
 from .problem import LAYOUTS
-from .shared import files
+from .shared import files, terminal
 from .worker import Setting, Worker
 
 SESSION_LAYERS = Path(__file__).with_name("session_layers.json")
@@ -87,6 +86,17 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
 
 
+def tables_of(text: str) -> list[list[dict[str, str]]]:
+    """Return the Markdown tables of a text, a dict for each row."""
+    found: list[list[list[str]]] = []
+    for above, line in itertools.pairwise(["", *text.splitlines()]):
+        if line.startswith("| "):
+            if not above.startswith("| "):
+                found.append([])
+            found[-1].append(line[2:-2].split(" | "))
+    return [[dict(zip(head, row, strict=True)) for row in rows] for head, _, *rows in found]
+
+
 def _ms(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.1f}"
 
@@ -97,6 +107,7 @@ def shapes(ask, ask_torch, options) -> str:
     def rows_of(what: str, cases) -> list[list[str]]:
         rows, medians, worst = [], [], []
         for layer, layout, others in cases:
+            begin(f"{layer.name} {layout}")
             if others is None:
                 found, theirs = ask("one_shot", layer, layout, options.rounds), None
             else:
@@ -117,16 +128,19 @@ def shapes(ask, ask_torch, options) -> str:
         (*new_batches(layer), layout) for layout in options.layout for layer in CHANGING_LAYERS if layer.name != "unet_3d"
     ]
     large = [(layer, layout, None) for layout in options.layout for layer in LARGE_FILTERS]
+    batches = [(layer, layout, others) for layer, others, layout in batches]
+    with terminal.progress(len(sizes) + len(batches) + len(large)) as begin:
+        rows = rows_of("shape", sizes), rows_of("batch", batches), rows_of("one-shot", large)
     return (
         "### New shape\n\n*Extra* is the time of the first call minus the least time of a warm call, in milliseconds: the\n"
         "median and the worst of seven new sizes, each the least of several rounds. *First round* is the median of the\n"
         "first round, whose calls may also pack weights in another form. *Python calls* counts additional calls of Python\n"
         "functions.\n\n"
-        + table(head, rows_of("shape", sizes))
+        + table(head, rows[0])
         + "\n### New batch size\n\n"
-        + table(head, rows_of("batch", [(layer, layout, others) for layer, others, layout in batches]))
+        + table(head, rows[1])
         + "\n### One-shot call with a 31x31 filter\n\n"
-        + table(head, rows_of("one-shot", large))
+        + table(head, rows[2])
     )
 
 
@@ -157,27 +171,30 @@ def choice(ask, ask_torch, options) -> str:
     known = {"the 45 layers": layers.parse(layers.TABLE), "layers of ONNX models": layers.read(options.layers)}
     known["random neighbours"] = samples.neighbours(list(itertools.chain(*known.values())), options.neighbours, options.seed)
     rows, worst = [], []
-    for layout in options.layout:
-        all_losses = []
-        for what, some in known.items():
-            losses = []
-            for layer in some:
-                found = ask("choice", layer, layout, options.budget)
-                seconds = found["seconds"]
-                best = min(seconds, key=seconds.get)
-                if len(seconds) > 1:
-                    loss = seconds[found["chosen"]] / seconds[best]
-                    worst.append((loss, layer.name, layout, found["chosen"], seconds[found["chosen"]], best, seconds[best]))
-                losses.append((loss if len(seconds) > 1 else 1.0, layer.name))
-            rows.append(_loss_row(layout, what, losses))
-            all_losses += losses
-        rows.append(_loss_row(layout, "all", all_losses))
+    with terminal.progress(len(options.layout) * sum(map(len, known.values()))) as begin:
+        for layout in options.layout:
+            all_losses = []
+            for what, some in known.items():
+                losses = []
+                for layer in some:
+                    begin(f"{layer.name} {layout}")
+                    found = ask("choice", layer, layout, options.budget)
+                    seconds = found["seconds"]
+                    best = min(seconds, key=seconds.get)
+                    if len(seconds) > 1:
+                        loss = seconds[found["chosen"]] / seconds[best]
+                        worst.append((loss, layer.name, layout, found["chosen"], seconds[found["chosen"]], best, seconds[best]))
+                    losses.append((loss if len(seconds) > 1 else 1.0, layer.name))
+                rows.append(_loss_row(layout, what, losses))
+                all_losses += losses
+            rows.append(_loss_row(layout, "all", all_losses))
     head = ["layout", "layers", "number", "within 5%", "mean loss", "worst"]
     text = f'### Choice of "auto"\n\n{table(head, rows)}'
     worst = [each for each in sorted(worst, reverse=True) if each[0] > RIGHT_RATIO][:30]
     lines = [[name, layout, chosen, f"{own * 1e3:.3f}", best, f"{least * 1e3:.3f}", f"{loss:.2f}"]
              for loss, name, layout, chosen, own, best, least in worst]  # fmt: skip
-    return text + "\nThe largest losses:\n\n" + table(["layer", "layout", "chosen", "ms", "best", "ms", "ratio"], lines)
+    head = ["layer", "layout", "chosen", "chosen ms", "best", "best ms", "ratio"]
+    return f"{text}\nThe largest losses:\n\n{table(head, lines)}"
 
 
 def _loss_row(layout: str, what: str, losses: list[tuple[float, str]]) -> list[str]:
@@ -209,16 +226,19 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"python -m {__package__}.planning", description=__doc__.splitlines()[0])
+    parser = command.parser(
+        "planning", __doc__.splitlines()[0], "--part choice --layout NHWC", "--choices choices.json --threads 2"
+    )
     add = parser.add_argument
-    add("--part", type=_one_of("part", PARTS), default=list(PARTS), metavar="PART,...", help="default: all")
-    add("--layout", type=_one_of("layout", LAYOUTS), default=list(LAYOUTS), metavar="LAYOUT,...", help="default: both")
-    add("--threads", type=_count, default=machine.cores(), metavar="N", help="default: the number of cores")
+    add("--part", type=command.words_of(PARTS), default=list(PARTS), metavar="PART,...",
+        help=f"{', '.join(PARTS)} (default: all)")  # fmt: skip
+    command.add_layout(parser, list(LAYOUTS))
+    command.add_threads(parser, machine.cores())
     add("--isa", choices=list(peers.CAPS), help="limit of the instruction set (default: no limit)")
-    add("--rounds", type=_count, default=3, metavar="N", help="rounds of the part shapes (default: 3)")
+    add("--rounds", type=command.integer, default=3, metavar="N", help="rounds of the part shapes (default: 3)")
     add(
         "--budget",
-        type=_seconds,
+        type=command.positive,
         default=0.3,
         metavar="SECONDS",
         help="time of one layer, all algorithms together (default: 0.3)",
@@ -227,8 +247,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--neighbours", type=int, default=60, metavar="N", help="number of random layers (default: 60)")
     add("--seed", type=int, default=0, help="seed of the random layers (default: 0)")
     add("--checkout", default="", metavar="FOLDER", help="measure the convt of this checkout")
+    command.add_json(parser)
     add("--save", type=files.argument, metavar="FILE", help="also write the tables to this file")
-    add("--choices", type=files.argument, metavar="FILE", help="only write the algorithms chosen on other CPUs")
+    add("--choices", type=files.argument, metavar="FILE", help="only write the algorithms chosen on other CPUs, as JSON")
     add("--against", metavar="FILE", help="only list choices that differ from this file")
     return parser
 
@@ -256,13 +277,15 @@ def main(arguments: list[str] | None = None) -> int:
             with contextlib.suppress(peers.Absent):
                 torch.ask("version", timeout=600.0)
                 ask_torch = asking(torch)
-        texts = [f"{about}.\n"]
-        print(texts[0], flush=True)
-        for part in options.part:
-            texts.append({"shapes": shapes, "memory": memory, "choice": choice}[part](asking(convt), ask_torch, options))
-            print(texts[-1], flush=True)
+        texts, functions = {"about": f"{about}.\n"}, {"shapes": shapes, "memory": memory, "choice": choice}
+        with command.printing(options.json) as write_json:
+            print(texts["about"], flush=True)
+            for part in options.part:
+                texts[part] = functions[part](asking(convt), ask_torch, options)
+                print(texts[part], flush=True)
+            write_json({"about": about} | {part: tables_of(texts[part]) for part in options.part})
         if options.save:
-            files.write(options.save, "\n".join(texts))
+            files.write(options.save, "\n".join(texts.values()))
     finally:
         convt.close()
         torch.close()

@@ -13,7 +13,6 @@ tests/algorithms/test_recorded_times.py bounds the losses.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -28,9 +27,9 @@ from convt._model.efficiencies import EFFICIENCIES
 from convt._plan import choose
 from convt.algorithms import ALGORITHMS
 
-from . import fit
+from . import command, fit
 from .calibrate import cycles_by_efficiency
-from .shared import files
+from .shared import files, terminal
 
 FOLDER = Path(__file__).parents[1] / "docs" / "measurements"
 ISA = {"zen3": "avx2", "zen4": "avx512_bf16", "granite_rapids": "avx512_amx"}  # record -> its instruction set
@@ -109,8 +108,9 @@ def measure(family: str) -> None:
     done = {(each["name"], each["layout"]) for each in lines(family)} if path.exists() else set()
     left = [each for each in lines(LAYERS) if (each["name"], each["layout"]) not in done]
     print(f"{machine.current().name}, {_isa()}: {len(left)} layers")
-    with path.open("a", encoding="utf-8") as file:
+    with path.open("a", encoding="utf-8") as file, terminal.progress(len(left)) as begin:
         for each in left:
+            begin(f"{each['name']} {each['layout']}")
             file.write(json.dumps(each | {"ms": measured(each)}, separators=(",", ":")) + "\n")
             file.flush()
 
@@ -152,42 +152,49 @@ def rows(found: dict) -> list[fit.Row]:
     return result
 
 
-def report(title: str, problems: dict, found: dict) -> float:
-    """Print the loss for each record and layout. Return the mean of all losses."""
+def report(title: str, problems: dict, found: dict) -> list[dict]:
+    """Print the loss for each record and layout. Return them as rows for JSON."""
     print(title)
     losses = []
     for family, layout in dict.fromkeys((family, line["layout"]) for (family, _), (_, line) in problems.items()):
         some = {line["name"]: found[key] for key, (_, line) in problems.items() if (key[0], line["layout"]) == (family, layout)}
-        losses.append(fit.loss(some))
-        print(f"  {family} {layout}: {losses[-1]}", flush=True)
-    return float(np.mean([loss.mean for loss in losses]))
+        loss = fit.loss(some)
+        losses.append({"when": title, "record": family, "layout": layout, **loss._asdict()})
+        print(f"  {family} {layout}: {loss}", flush=True)
+    return losses
 
 
-def fit_all(families: list[str], out: Path) -> None:
-    """Fit the efficiencies to records, and write the best ones found."""
+def fit_all(families: list[str], out: str) -> list[dict]:
+    """Fit the efficiencies to records, and write the best ones found. Return the losses before and after each fit."""
     problems = {(family, n): (problem_of(line), line) for family in families for n, line in enumerate(lines(family))}
-    values = EFFICIENCIES
-    found = traced(problems, values)
-    best = report("before", problems, found), values
-    for number in range(ROUNDS):
-        values = fit.fit(rows(found), values)
-        found = traced(problems, values)
-        loss = report(f"after fit {number + 1}", problems, found)
-        best = min(best, (loss, values), key=lambda pair: pair[0])
-    files.write(out, json.dumps(best[1], indent=1) + "\n")
+    values, found, losses = EFFICIENCIES, {}, []
+    with terminal.progress(ROUNDS + 1) as begin:
+        for number in range(ROUNDS + 1):
+            begin(f"fit {number}" if number else "loss before")
+            values = fit.fit(rows(found), values) if number else values
+            found = traced(problems, values)
+            losses.append((report(f"after fit {number}" if number else "before", problems, found), values))
+    _, best = min(losses, key=lambda pair: np.mean([row["mean"] for row in pair[0]]))
+    files.write(out, json.dumps(best, indent=1) + "\n")
+    return [row for rows_of_step, _ in losses for row in rows_of_step]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog=f"python -m {__package__}.recorded", description=__doc__.splitlines()[0])
+    parser = command.parser(
+        "recorded", __doc__.splitlines()[0], "--measure zen4", "--fit efficiencies.json --families zen3 --json losses.json"
+    )
     add = parser.add_argument
     add("--measure", metavar="FAMILY", help="measure the record of this CPU, whose machine file is FAMILY")
-    add("--fit", type=Path, metavar="FILE", help="fit the efficiencies to the records, and write them to FILE")
-    add("--families", default=",".join(ISA), metavar="FAMILY,...", help="records to fit to (default: all)")
+    add("--fit", type=files.argument, metavar="FILE", help="fit the efficiencies to the records, and write them to FILE")
+    add("--families", type=command.words_of(ISA), default=list(ISA), metavar="FAMILY,...",
+        help="records to fit to (default: all)")  # fmt: skip
+    command.add_json(parser)
     options = parser.parse_args(arguments)
-    if options.measure:
-        measure(options.measure)
-    if options.fit:
-        fit_all(options.families.split(","), options.fit)
+    with command.printing(options.json) as write_json:
+        if options.measure:
+            measure(options.measure)
+        if options.fit:
+            write_json(fit_all(options.families, options.fit))
     return 0
 
 

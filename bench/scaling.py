@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import machine
-from .shared import words
+from . import command, machine
+from .shared import terminal, words
 
 KERNEL, STRIDE, HALO = 4, 2, 2
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
@@ -133,40 +133,54 @@ def this_machine(network: float, storage: float, overhead: float) -> Machine:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {__package__}.scaling", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--workers", default="1,2", help="numbers of workers to measure; '' for none (default: 1,2)")
-    parser.add_argument("--size", type=int, default=256, help="side of the volume in voxels (default: 256)")
-    parser.add_argument("--side", type=int, default=64, help="side of a chunk in voxels (default: 64)")
-    parser.add_argument("--channels", default="8,8", help="in-channels, out-channels (default: 8,8)")
-    parser.add_argument("--network", type=float, default=1.0, help="GB/s to each worker (default: 1)")
-    parser.add_argument(
-        "--storage", type=float, default=math.inf, help="GB/s of all workers together (default: outputs are not stored)"
-    )
-    parser.add_argument("--overhead", type=float, default=0.5, help="scheduler milliseconds per task (default: 0.5)")
-    options = parser.parse_args()
-    ci, co = map(int, options.channels.split(","))
-    sizes = options.size, options.side, ci, co
+def main(arguments: list[str] | None = None) -> None:
+    parser = command.parser("scaling", __doc__, "--size 128 --side 32", "--workers '' --network 10 --json scaling.json")
+    add = parser.add_argument
+    counts = command.several(command.integer)
+    add("--workers", type=lambda text: counts(text) if text else [], default=[1, 2], metavar="N,...",
+        help="numbers of workers to measure; '' for none (default: 1,2)")  # fmt: skip
+    add("--size", type=command.integer, default=256, help="side of the volume in voxels (default: 256)")
+    add("--side", type=command.integer, default=64, help="side of a chunk in voxels (default: 64)")
+    add("--channels", type=counts, default=[8, 8], metavar="N,N", help="in-channels, out-channels (default: 8,8)")
+    add("--network", type=command.positive, default=1.0, help="GB/s to each worker (default: 1)")
+    add("--storage", type=float, default=math.inf, help="GB/s of all workers together (default: outputs are not stored)")
+    add("--overhead", type=float, default=0.5, help="scheduler milliseconds per task (default: 0.5)")
+    command.add_json(parser)
+    options = parser.parse_args(arguments)
+    if len(options.channels) != 2:
+        parser.error(f"--channels: got {len(options.channels)}, wanted the numbers of in-channels and out-channels")
+    with command.printing(options.json) as write_json:
+        write_json(_show(options))
+
+
+def _show(options: argparse.Namespace) -> list[dict]:
+    """Measure and print. Return a dict for each number of workers."""
+    sizes = options.size, options.side, *options.channels
     chunks = counted(*sizes)
     there = this_machine(options.network * 1e9, options.storage * 1e9, options.overhead / 1e3)
     print(
-        f"{words.count(chunks.number, 'chunk')} of {chunks.side}x{chunks.side}x{chunks.side} voxels, {ci} to {co} channels, "
-        f"{words.count(chunks.tasks, 'task')}\n"
+        f"{words.count(chunks.number, 'chunk')} of {chunks.side}x{chunks.side}x{chunks.side} voxels, "
+        f"{chunks.ci} to {chunks.co} channels, {words.count(chunks.tasks, 'task')}\n"
         f"per chunk: {chunks.flops / 1e9:.2f} GFLOP, {chunks.memory_bytes / 1e6:.1f} MB memory traffic, "
         f"{chunks.halo_bytes / 1e6:.1f} MB halo\n"
         f"one core: {there.peak / 1e9:.0f} GFLOP/s, copy {there.copy_one / 1e9:.1f} GB/s; "
         f"{there.cores} cores: copy {there.copy_all / 1e9:.1f} GB/s"
     )
-    times = {n: measured(n, *sizes) for n in map(int, filter(None, options.workers.split(",")))}
+    times, found = {}, []
+    with terminal.progress(len(options.workers)) as begin:
+        for n in options.workers:
+            begin(words.count(n, "worker"))
+            times[n] = measured(n, *sizes)
     one, _ = expected(chunks, there, 1)
-    print("workers  measured        speedup  expected        speedup  efficiency  limit")
+    heads = "workers", "measured", "speedup", "expected", "expected speedup", "efficiency", "limit"
+    rows = []
     for n in sorted({*COUNTS, *times}):
         seconds, limit = expected(chunks, there, n)
-        real = f"{times[n]:7.2f} s" if n in times else "        -"
-        ratio = f"{times[min(times)] / times[n] * min(times):13.2f}" if n in times else "            -"
-        print(f"{n:7d} {real}  {ratio} {seconds:7.2f} s  {one / seconds:13.2f}  {one / seconds / n:9.0%}  {limit}")
+        real = [f"{times[n]:.2f} s", f"{times[min(times)] / times[n] * min(times):.2f}"] if n in times else ["-", "-"]
+        rows.append([str(n), *real, f"{seconds:.2f} s", f"{one / seconds:.2f}", f"{one / seconds / n:.0%}", limit])
+        found.append({"workers": n, "measured": times.get(n), "expected": seconds, "limit": limit})
+    terminal.draw("", heads, rows, ("workers", "speedup", "expected speedup", "limit"), left=("limit",))
+    return found
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Modules of convt that the benchmark uses, loaded by their paths. They import no other module of convt.
+"""Modules of convt that the benchmark uses, loaded by their paths. They import no other module of convt than each other.
 
 An ordinary import would load all of convt, which must not be in the processes of the other libraries.
 """
@@ -21,4 +21,6 @@ def _loaded(name: str) -> ModuleType:
 environment = _loaded("environment")
 files = _loaded("files")
 layer_format = _loaded("layer_format")
+terminal = _loaded("terminal")
 words = _loaded("words")
+arguments = _loaded("arguments")  # after files and words, which it imports from here

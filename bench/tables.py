@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Callable
 from statistics import geometric_mean
 
@@ -12,6 +11,7 @@ from .machine import Limits
 from .record import Record, best_rival, ratio
 from .rounds import DISTURBED, Result
 from .samples import NEAR
+from .shared import terminal
 
 COLUMNS = ("layer", "library", "ms", "GFLOP/s", "of peak", "GB/s", "of limit", "speedup", "error", "how")
 COLD = ("cold ms", "cold speedup")  # columns after "speedup" if calls with emptied caches were timed
@@ -20,7 +20,7 @@ LEFT = ("layer", "library", "how", "verdict")  # columns aligned to the left
 WRAPPED = {"layer": 16, "how": 12}  # columns whose text may wrap -> their least width
 # A table that is wider than the terminal has fewer columns: those that are not listed here are left out first, then the last of
 # these.
-IMPORTANT = ("layer", "library", "verdict", "ms", "speedup", "of limit", "cold speedup", "error", "how")
+IMPORTANT = ("layer", "library", "verdict", "ratio", "ms", "speedup", "of limit", "cold speedup", "error", "how")
 LEGEND = {
     "GFLOP/s": "operations that the result needs, per second. Products with inserted zeros do not count.",
     "of peak": "GFLOP/s as a share of the measured multiply-add peak. An algorithm with fewer multiplications can exceed 100%.",
@@ -35,20 +35,6 @@ whose arrays stay in the caches can exceed 100%.""",
 }
 COLD_LEGEND = {"cold": "the caches are emptied before each call, so that data and weights come from memory."}
 STAR_LEGEND = f"other processes used more than {DISTURBED} cores during the measurement, which may have slowed it down."
-
-
-def rich_if_terminal():
-    """Return the package rich if it is installed and stdout is a terminal, and None otherwise."""
-    if not sys.stdout.isatty():
-        return None
-    try:
-        import rich.console
-        import rich.live
-        import rich.progress
-        import rich.table
-    except ImportError:
-        return None
-    return rich
 
 
 def _share(part: float, whole: float | None) -> str:
@@ -96,61 +82,9 @@ def limits_line(limits: Limits) -> str:
     return f"peaks in GFLOP/s: {', '.join(peaks) or 'not measured'}; memory copy {limits.copy_gbs:.0f} GB/s"
 
 
-def _plain_table(title: str, heads: tuple[str, ...], rows: list[list[str]]) -> None:
-    lines = [list(heads), *rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    print(f"\n{title}")
-    for cells in lines:
-        aligned = (
-            cell.ljust(width) if name in LEFT else cell.rjust(width)
-            for name, cell, width in zip(heads, cells, widths, strict=True)
-        )
-        print("  ".join(aligned).rstrip())
-
-
-def fitting(heads: tuple[str, ...], rows: list[list[str]], important: tuple[str, ...], width: int) -> list[int]:
-    """Return the numbers of the columns of a rich table that fit into ``width`` characters, the important ones first."""
-    widths = [max(map(len, cells)) + 3 for cells in zip(heads, *rows, strict=True)]  # a border and two spaces
-    for n, name in enumerate(heads):
-        widths[n] = min(widths[n], WRAPPED.get(name, widths[n]) + 3)
-    order = sorted(range(len(heads)), key=lambda n: important.index(heads[n]) if heads[n] in important else len(important))
-    kept, used = [], 1
-    for n in order:
-        if used + widths[n] <= width or not kept:
-            kept.append(n)
-            used += widths[n]
-    return sorted(kept)
-
-
-def add_columns(table, heads: list[str]) -> None:
-    """Add columns to a rich table. Text is never shortened by an ellipsis, which not every terminal can show."""
-    for name in heads:
-        wraps = name in WRAPPED
-        side, overflow = "left" if name in LEFT else "right", "fold" if wraps else "crop"
-        table.add_column(name, justify=side, no_wrap=not wraps, overflow=overflow)
-
-
-def _rich_table(
-    rich, title: str, heads: tuple[str, ...], rows: list[list[str]], style: Callable[[dict[str, str]], str | None]
-) -> None:
-    console = rich.console.Console(markup=False)  # brackets in a message or a name are text
-    kept = fitting(heads, rows, IMPORTANT, console.width)
-    table = rich.table.Table(title=title, title_justify="left")
-    add_columns(table, [heads[n] for n in kept])
-    several = len({cells[0] for cells in rows}) < len(rows)  # rows per layer, which a line then separates
-    for above, cells in zip([None, *rows], rows, strict=False):
-        if several and above and above[0] != cells[0]:
-            table.add_section()
-        table.add_row(*(cells[n] for n in kept), style=style(dict(zip(heads, cells, strict=True))))
-    console.print(table)
-    if missing := [name for n, name in enumerate(heads) if n not in kept]:
-        print(f"a wider terminal also shows: {', '.join(missing)}")
-
-
 def draw(title: str, heads: tuple[str, ...], rows: list[list[str]], style: Callable[[dict[str, str]], str | None]) -> None:
-    """Print a table. ``style`` maps a row, as {head: cell}, to a style of rich, or to None."""
-    rich = rich_if_terminal()
-    _rich_table(rich, title, heads, rows, style) if rich else _plain_table(title, heads, rows)
+    """Print a table of results. ``style`` maps a row, as {head: cell}, to a style of rich, or to None."""
+    terminal.draw(title, heads, rows, IMPORTANT, left=LEFT, wrapped=WRAPPED, style=style)
 
 
 def _style(cells: dict[str, str]) -> str | None:

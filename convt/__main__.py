@@ -9,7 +9,10 @@
 LAYER is JSON, a file with JSON, or an ONNX file. JSON is one layer, a list of layers, or {"layers": list}. A layer is an
 object with the keys Cin and Cout (channels), in (spatial sizes) and k (kernel), and the optional keys N (batch), g (groups),
 s (strides), d (dilations), pb and pe (pads), op (output_padding), name, family and source (text). An ONNX file stands for
-all ConvTranspose nodes of its main graph. --json prints JSON.
+all ConvTranspose nodes of its main graph. --json prints JSON, or writes it to a file.
+
+    python -m convt plan '{"Cin": 64, "Cout": 32, "in": [16, 16], "k": 4, "s": 2}'
+    python -m convt plan '{"Cin": 64, "Cout": 32, "in": [16, 16], "k": 4, "s": 2}' --time --json -
 
 The exit code is 0 if everything was done, 1 after an error, 2 if the arguments are wrong, and 130 after Ctrl-C. Each error is
 a line on standard error. The other layers are still processed.
@@ -18,14 +21,13 @@ a line on standard error. The other layers are still processed.
 import argparse
 import contextlib
 import functools
-import json
 import os
 import sys
 import warnings
 
 from . import tuning
-from ._base import files, layer_format, words
-from ._base.problem import ITEMSIZE, PRECISIONS
+from ._base import arguments, files, layer_format, terminal, words
+from ._base.problem import PRECISIONS
 from ._call.show import show_config
 from ._cli import command as _command
 from ._cli import layers
@@ -38,6 +40,7 @@ from .algorithms import ALGORITHMS, BASIC
 
 _BENCH = "convt-bench --quick"
 _PROGRAM = "python -m convt"
+_EXAMPLE = '{"Cin": 64, "Cout": 32, "in": [16, 16], "k": 4, "s": 2, "pb": 1, "pe": 1}'
 
 
 def _read(options, text, errors):
@@ -113,7 +116,8 @@ def _print_plan(found):
     bars = _bars([(measured or found["cycles"]).get(name) for name in sorted(found["cycles"], key=found["cycles"].get)])
     title = "measured" if measured else "expected"
     rows = [[*row, bar] for row, bar in zip(rows, bars, strict=True)]
-    _table([*columns, *(name for name, *_ in timed), title.ljust(_BAR)], rows)
+    important = "algorithm", "relative", "measured ms", "expected ms", "of limit"
+    terminal.draw("", [*columns, *(name for name, *_ in timed), title.ljust(_BAR)], rows, important)
     if timed:
         limit = found["limit"]
         print(
@@ -138,43 +142,28 @@ def _cell(values, name, form):
     return form.format(values[name]) if name in values else ""
 
 
-def _table(columns, rows):
-    """Print a table: with rich on a terminal if it is installed, else as plain text."""
-    if sys.stdout is not None and sys.stdout.isatty():
-        try:
-            from rich import console, table, text
-        except ImportError:
-            pass
-        else:
-            drawn = table.Table(columns[0], *(table.Column(title, justify="right") for title in columns[1:]))
-            for row in rows:
-                drawn.add_row(*map(text.Text, row))  # as Text, because rich reads brackets in a plain string as markup
-            console.Console().print(drawn)
-            return
-    widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
-    for row in (columns, *rows):
-        others = [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
-        print("  ".join([f"{row[0]:{widths[0]}}", *others]))
-
-
 def _plan(options, errors):
-    found = []
-    for layer in _read(options, options.layer, errors):
-        done = len(found)
-        with errors.reporting(layer_format.message_name(layer.name)):
-            found.append(described(layer, options.algorithm, options.time))
-        if len(found) > done and not options.json:
-            _print_plan(found[-1])
+    found, chosen = [], _read(options, options.layer, errors)
+    with terminal.progress(len(chosen) if options.time else 0) as begin:
+        for layer in chosen:
+            begin(f"timing {_printable(layer.name)}")
+            done = len(found)
+            with errors.reporting(layer_format.message_name(layer.name)):
+                found.append(described(layer, options.algorithm, options.time))
+            if len(found) > done:
+                _print_plan(found[-1])
     return found
 
 
 def _tune(options, errors):
-    with measure.best_effort() if options.best_effort else contextlib.nullcontext([]) as doubts:
-        return _tuned(options, errors, doubts)
+    chosen = [layer for text in options.layers for layer in _read(options, text, errors)]
+    best_effort = measure.best_effort() if options.best_effort else contextlib.nullcontext([])
+    with best_effort as doubts, terminal.progress(len(chosen)) as begin:
+        return _tuned(options, errors, chosen, begin, doubts)
 
 
-def _tuned(options, errors, doubts):
-    """Measure the layers of `_tune`. ``doubts`` gets the reasons why a measurement does not decide, with --best-effort."""
+def _tuned(options, errors, chosen, begin, doubts):
+    """Measure layers. ``doubts`` gets the reasons why a measurement does not decide, with --best-effort."""
     replaced = files.is_replaced(options.out)  # otherwise it is written once, at the end
     count = sum(tuning.read(options.out, "--out")) if replaced and os.path.exists(options.out) else 0
     found, kept, failed = [], 0, None
@@ -186,7 +175,8 @@ def _tuned(options, errors, doubts):
         except OSError as error:
             failed = error
 
-    for layer in [layer for text in options.layers for layer in _read(options, text, errors)]:
+    for layer in chosen:
+        begin(f"tuning {_printable(layer.name)}")
         with errors.reporting(layer_format.message_name(layer.name)):
             op, shape = layer.operator(backend="tune")
             with warnings.catch_warnings():
@@ -209,7 +199,7 @@ def _tuned(options, errors, doubts):
     if failed is not None:
         lost = f"the last {words.count(len(found) - kept, 'layer')} were not kept" if kept else "nothing was kept"
         errors.print_error(f"{_command.text_of(failed)}; {lost}")
-    if found and not options.json:
+    if found:
         _print_tuned(found)
         if kept:
             print(f"{words.count(count, 'entry', 'entries')} in {options.out}; set CONVT_TUNING={options.out} to use them")
@@ -220,95 +210,104 @@ def _print_tuned(found):
     rows = []
     for each in found:
         times = sorted(each["milliseconds"].items(), key=lambda item: item[1])
-        rows.append([_printable(each["name"]), each["algorithm"], ", ".join(f"{name} {time:.3g}" for name, time in times)])
-    _table(["layer", "fastest", "milliseconds"], rows)
+        ratio = f"{times[1][1] / times[0][1]:.2f}" if len(times) > 1 else "-"
+        text = ", ".join(f"{name} {time:.3g}" for name, time in times)
+        rows.append([_printable(each["name"]), each["algorithm"], ratio, text])
+    heads = ["layer", "fastest", "next / fastest", "milliseconds"]
+    terminal.draw("", heads, rows, heads, left=(heads[0], heads[3]), wrapped={"layer": 16, "milliseconds": 12})
 
 
 def _calibrate(options, errors):
     try:
-        found = _calibration.described(get_num_threads(), options.best_effort)
+        with terminal.progress(_calibration.WHOLE) as begin:
+            found = _calibration.described(get_num_threads(), options.best_effort, begin)
     except RuntimeError as disturbed:
         errors.print_error(str(disturbed))
         return {}
     _calibration.write(options.out, found)
-    if not options.json:
-        planned = machine.current()
-        rows = [[name, f"{value:.4g}", f"{getattr(planned.constants, name):.4g}"] for name, value in found["constants"].items()]
-        _table(["constant", "measured", planned.name], rows)
-        if found["spread"] > _calibration.STEADY - 1:
-            print(f"not sure: other processes disturbed the measurement, and its clock varied by {found['spread']:.0%}")
-        print(f"wrote {options.out}; set CONVT_COSTS={options.out} to use it")
+    planned = machine.current()
+    rows = [[name, f"{value:.4g}", f"{getattr(planned.constants, name):.4g}"] for name, value in found["constants"].items()]
+    heads = ["constant", "measured", planned.name]
+    terminal.draw("", heads, rows, heads)
+    if found["spread"] > _calibration.STEADY - 1:
+        print(f"not sure: other processes disturbed the measurement, and its clock varied by {found['spread']:.0%}")
+    print(f"wrote {options.out}; set CONVT_COSTS={options.out} to use it")
     return found
 
 
 def _bench(options, _):
-    if not options.json:
-        print(f'{_BENCH} (install with: pip install ".[bench]"); convt-bench --help lists the options')
+    print(f'{_BENCH} (install with: pip install ".[bench]"); convt-bench --help lists the options')
     return {"command": _BENCH}
 
 
 def _info(options, _):
-    return show_config(mode="dicts") if options.json else show_config()
+    show_config()
+    return show_config(mode="dicts")
+
+
+def _command_parser(commands, name, run, meaning, examples):
+    """Return the parser of a command. Its help ends in two examples, which tests/cli run."""
+    text = "examples:\n" + "".join(f"  {_PROGRAM} {name}{example}\n" for example in examples)
+    parser = commands.add_parser(
+        name, help=meaning, description=f"{meaning[0].upper()}{meaning[1:]}.", epilog=text,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.set_defaults(run=run)
+    arguments.add_json(parser, default=argparse.SUPPRESS)
+    return parser
 
 
 def _parser():
     parser = argparse.ArgumentParser(prog=_PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.set_defaults(run=_info, threads=None)
     parser.add_argument("--version", action="version", version=f"convt {__version__}")
+    arguments.add_json(parser)
     commands = parser.add_subparsers(metavar="info, plan, tune, calibrate or bench")
-    info = commands.add_parser("info", help="print the configuration (default)")
-    info.set_defaults(run=_info)
-    plan = commands.add_parser("plan", help="print the algorithm of a layer and the reason")
-    plan.set_defaults(run=_plan)
+    _command_parser(commands, "info", _info, "print the configuration (default)", ("", " --json info.json"))
+    plan = _command_parser(
+        commands, "plan", _plan, "print the algorithm of a layer and the reason",
+        (f" '{_EXAMPLE}' --time", f" '{_EXAMPLE}' --layout NCHW --dtype bf16 --json -"),
+    )  # fmt: skip
     plan.add_argument("layer", help="JSON, a file with JSON, or an ONNX file; see python -m convt --help")
     plan.add_argument(
         "--algorithm", default="auto", choices=("auto", *ALGORITHMS), metavar="NAME",
         help=f"algorithm: auto (default), {', '.join(BASIC)}; on another unit: matrix, matrix_turned, dots, ...",
     )  # fmt: skip
     plan.add_argument("--time", action="store_true", help="also measure the layer and the hardware limit")
-    tune = commands.add_parser("tune", help="measure layers and write a tuning file")
-    tune.set_defaults(run=_tune)
+    tune = _command_parser(
+        commands, "tune", _tune, "measure layers and write a tuning file",
+        (f" '{_EXAMPLE}'", f" '{_EXAMPLE}' --out tuning.json --threads 1 --json -"),
+    )  # fmt: skip
     tune.add_argument("layers", nargs="+", metavar="layer", help="JSON, a file with JSON, or an ONNX file")
-    tune.add_argument(
-        "--out",
-        type=files.argument,
-        default="convt-tuning.json",
-        help="tuning file (default: convt-tuning.json); existing entries are kept",
-    )
-    calibrate = commands.add_parser("calibrate", help="measure this machine for the cost model; it should be idle")
-    calibrate.set_defaults(run=_calibrate)
-    calibrate.add_argument("--out", type=files.argument, default="convt-machine.json",
-                           help="machine file (default: convt-machine.json)")  # fmt: skip
-    bench = commands.add_parser("bench", help="print the command of the benchmark")
-    bench.set_defaults(run=_bench)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    for command in (info, plan, tune, calibrate, bench):
-        command.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
-    calibrate.add_argument("--threads", type=_command.threads, metavar="N", help="threads (default: as in any program)")
-    for command in (tune, calibrate):
+    calibrate = _command_parser(
+        commands, "calibrate", _calibrate, "measure this machine for the cost model; it should be idle",
+        (" --out machine.json", " --best-effort --threads 1 --json -"),
+    )  # fmt: skip
+    _command_parser(commands, "bench", _bench, "print the command of the benchmark", ("", " --json"))
+    for command, file in ((tune, "convt-tuning.json"), (calibrate, "convt-machine.json")):
+        more = "; existing entries are kept" if command is tune else ""
+        command.add_argument("--out", type=files.argument, default=file, help=f"file to write (default: {file}){more}")
         command.add_argument("--best-effort", action="store_true",
                              help="also keep what was measured beside other programs, and say how sure it is")  # fmt: skip
     for command in (plan, tune):
-        command.add_argument("--layout", type=words.layout, choices=("NXC", "NCX"),
-                             help="layout, also NHWC, channels_last, ... (default: NXC; NCX for an ONNX model)")  # fmt: skip
-        command.add_argument("--dtype", type=words.dtype, choices=tuple(ITEMSIZE),
-                             help="dtype, also f32, bf16, ... (default: float32; the model's for an ONNX model)")  # fmt: skip
+        command.add_argument("--layout", type=arguments.layout, help=f"{arguments.LAYOUT} (default: NXC; NCX for ONNX)")
+        command.add_argument("--dtype", type=arguments.dtype, help=f"{arguments.DTYPE} (default: float32; for ONNX, its own)")
         command.add_argument("--precision", choices=PRECISIONS, help="lowest accuracy of float32 (default: CONVT_PRECISION)")
-        command.add_argument("--threads", type=_command.threads, metavar="N", help="threads (default: as in any program)")
-        command.add_argument("--shape", action=_command.Shapes, type=_command.shape, default={}, metavar="NAME=N,N,...",
-                             help="shape of an ONNX model's input (default: the model's; 1 for an unknown batch)")  # fmt: skip
+        arguments.add_shape(command, 1, "shape of an ONNX model's input (default: the model's; 1 for an unknown batch)")
+    for command in (plan, tune, calibrate):
+        command.add_argument("--threads", type=arguments.threads, metavar="N", help="threads (default: as in any program)")
     return parser
 
 
-def main(arguments=None):
+def main(words_given=None):
     """Run the command line. Raise SystemExit with a code other than 0 after an error."""
-    options = _parser().parse_args(arguments)
+    options = _parser().parse_args(words_given)
 
     def work(errors):
-        with num_threads(options.threads) if options.threads else contextlib.nullcontext():
-            found = options.run(options, errors)
-        if options.json:
-            print(json.dumps(found, indent=1))
+        with arguments.printing(options.json) as write_json:
+            with num_threads(options.threads) if options.threads else contextlib.nullcontext():
+                found = options.run(options, errors)
+            write_json(found)
 
     _command.run_command(_PROGRAM, work)
     return 0

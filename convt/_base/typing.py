@@ -39,7 +39,7 @@ _AutoPad: TypeAlias = Literal[
 AutoPad: TypeAlias = _AutoPad | None
 OpenvinoAutoPad: TypeAlias = _AutoPad | Literal["explicit", "EXPLICIT"] | None
 DataFormat: TypeAlias = Literal[
-    "NXC", "channels_last", "NWC", "NHWC", "NDHWC", "NCX", "channels_first", "NCW", "NCHW", "NCDHW"
+    "NXC", "channels_last", "NWC", "NLC", "NHWC", "NDHWC", "NCX", "channels_first", "NCW", "NCL", "NCHW", "NCDHW"
 ]  # fmt: skip
 FilterFormat: TypeAlias = Literal["XIO", "OIX", "IOX", "XOI", "GIOX"]
 _Plain: TypeAlias = Literal["none", "relu", "tanh", "sigmoid", "gelu", "swish", "hard_swish"]

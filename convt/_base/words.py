@@ -5,25 +5,43 @@ This module imports no other one of convt, because the benchmark loads it alone.
 
 # Name of a data layout -> the layout, and the number of spatial axes that the name implies (None: any)
 DATA_FORMATS = {
-    "NXC": ("NXC", None), "channels_last": ("NXC", None), "NWC": ("NXC", 1), "NHWC": ("NXC", 2), "NDHWC": ("NXC", 3),
-    "NCX": ("NCX", None), "channels_first": ("NCX", None), "NCW": ("NCX", 1), "NCHW": ("NCX", 2), "NCDHW": ("NCX", 3),
+    "NXC": ("NXC", None), "channels_last": ("NXC", None), "NWC": ("NXC", 1), "NLC": ("NXC", 1), "NHWC": ("NXC", 2),
+    "NDHWC": ("NXC", 3), "NCX": ("NCX", None), "channels_first": ("NCX", None), "NCW": ("NCX", 1), "NCL": ("NCX", 1),
+    "NCHW": ("NCX", 2), "NCDHW": ("NCX", 3),
 }  # fmt: skip
-SHORT_DTYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16"}
+# Name of a dtype -> its synonyms on command lines, the shortest first. "float" and "f8" are none, because libraries disagree on
+# their sizes.
+DTYPES = {
+    "float32": ("f32", "fp32", "single"), "float64": ("f64", "fp64", "double"), "float16": ("f16", "fp16", "half"),
+    "bfloat16": ("bf16",),
+}  # fmt: skip
 
 
 def layout(text):
-    """Return "NXC" or "NCX" for a name of a data layout, and any other text as it is; for command lines."""
-    return DATA_FORMATS.get(text, (text,))[0]
+    """Return "NXC" or "NCX" for a name of a data layout in any case; for command lines. Raise ValueError for other text."""
+    names = {name.lower(): kind for name, (kind, _) in DATA_FORMATS.items()}
+    if (found := names.get(text.lower().replace("-", "_"))) is None:
+        kinds = {kind: [name for name, (one, _) in DATA_FORMATS.items() if one == kind != name] for kind in ("NXC", "NCX")}
+        raise ValueError(f"got {text!r}, wanted {_listed(kinds)}")
+    return found
 
 
 def dtype(text):
-    """Return the long name of a dtype for a short one, and any other text as it is; for command lines."""
-    return SHORT_DTYPES.get(text, text)
+    """Return the long name of a dtype for any of its names in any case; for command lines. Raise ValueError for other text."""
+    for name, others in DTYPES.items():
+        if text.lower() in (name, *others):
+            return name
+    raise ValueError(f"got {text!r}, wanted {_listed(DTYPES)}")
 
 
 def short_dtype(text):
-    """Return the short name of a dtype for a long one, and any other text as it is; for command lines."""
-    return next((short for short, name in SHORT_DTYPES.items() if name == text), text)
+    """Return the short name of a dtype for any of its names. Raise ValueError for other text."""
+    return DTYPES[dtype(text)][0]
+
+
+def _listed(synonyms):
+    """Return the words of ``{name: synonyms}`` as text for an error."""
+    return " or ".join(f"{name} ({', '.join(others)})" for name, others in synonyms.items())
 
 
 def count(number, one, several=None):

@@ -326,8 +326,8 @@ def conv_transpose(
     groups : int, default 1
         Number of contiguous blocks of in channels. Each block has its own block of out channels.
     data_format : str, default "NXC"
-        "NXC" or "channels_last", and by the number of spatial axes "NWC", "NHWC" or "NDHWC"; "NCX" or "channels_first", and
-        by the number of spatial axes "NCW", "NCHW" or "NCDHW".
+        "NXC" or "channels_last", and by the number of spatial axes "NWC" or "NLC", "NHWC" or "NDHWC"; "NCX" or
+        "channels_first", and by the number of spatial axes "NCW" or "NCL", "NCHW" or "NCDHW".
     filter_format : "XIO", "OIX", "IOX", "XOI" or "GIOX", default "XIO"
         Shape of the filter: "XIO" is (*kernel, C, M / G), "OIX" is (M / G, C, *kernel), "IOX" is (C, M / G, *kernel), "XOI" is
         (*kernel, M / G, C), and "GIOX" is (G, C / G, M / G, *kernel).

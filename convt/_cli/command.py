@@ -1,6 +1,5 @@
-"""Helpers of convt's command lines: error lines, exit codes, and argument types."""
+"""Helpers of convt's command lines: error lines and exit codes. `_base.arguments` has their options."""
 
-import argparse
 import contextlib
 import os
 import sys
@@ -57,37 +56,3 @@ def run_command(program, work):
         code = 1
     if code or errors.count:
         sys.exit(code or 1)
-
-
-def _sizes(text):
-    """Parse comma-separated integers from 1 to 2**63 - 1 and return them as a list, or None for other text."""
-    words = text.split(",")
-    fits = all(word.isdecimal() and len(word) < 20 and 0 < int(word) < 2**63 for word in words)
-    return list(map(int, words)) if fits else None
-
-
-def threads(text):
-    """Parse the value of --threads, for argparse."""
-    if len(found := _sizes(text) or ()) != 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}, wanted an integer of at least 1")
-    return found[0]
-
-
-def shape(text):
-    """Parse a value of --shape into ``(name, sizes)``, for argparse and `Shapes`."""
-    name, _, sizes = text.rpartition("=")
-    if not name or not _sizes(sizes):
-        raise argparse.ArgumentTypeError(f"got {text!r}, wanted NAME=N,N,... of integers of at least 1")
-    return name, _sizes(sizes)
-
-
-class Shapes(argparse.Action):
-    """An argparse action that collects --shape options in a dict, name -> sizes."""
-
-    def __call__(self, parser, namespace, value, option=None):
-        """Add one option to the dict; argparse calls this method."""
-        name, sizes = value
-        found = getattr(namespace, self.dest)
-        if name in found:
-            raise argparse.ArgumentError(self, f"got {name!r} twice, wanted one shape for each input")
-        setattr(namespace, self.dest, found | {name: sizes})

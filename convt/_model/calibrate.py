@@ -25,11 +25,11 @@ MEMORY = 1 << 29  # bytes of an array that is assumed to exceed any last-level c
 _SECONDS = "region", "task", "call"  # measurements in seconds; all others are rates per second
 
 
-def measure(threads, best_effort=False):
+def measure(threads, best_effort=False, step=lambda what, seconds: None):
     """Return ``(Constants, raw)`` of this machine, measured with ``threads`` threads.
 
     ``raw`` maps each measurement to a list of its best turns. Raise RuntimeError if other processes disturbed the measurement,
-    unless ``best_effort``.
+    unless ``best_effort``. ``step(what, seconds)`` is called before each round, with the seconds so far, up to `WHOLE`.
     """
     l2, l3 = _core.cache_bytes()[1:]
     inside, between = l2 // 2, math.isqrt(l2 * max(min(l3, machine.LAST_BYTES) // threads, 4 * l2))
@@ -49,6 +49,7 @@ def measure(threads, best_effort=False):
     begin, rounds = time.perf_counter(), 0
     while rounds < LEAST or time.perf_counter() < begin + WHOLE:
         rounds += 1
+        step("measuring", min(WHOLE, round(time.perf_counter() - begin)))
         keep("clock", rates.rate("clock", memory[:64], 1, TURN))
         keep("chain", rates.rate("chain", memory[:64], 1, TURN))
         keep("multiply_adds", _core.fma_peak("float32", 1, TURN) * 1e9 / flops)
@@ -82,13 +83,13 @@ def _constants(best):
     return constants.Constants(**{name: float(f"{values[name]:.4g}") for name in constants.Constants._fields})
 
 
-def described(threads, best_effort=False):
+def described(threads, best_effort=False, step=lambda what, seconds: None):
     """Measure this machine with ``threads`` threads and return the contents of its machine file, a dict for JSON.
 
     "spread" is the relative difference of the best turns of the clock, which nothing but other processes changes.
     """
     started = time.strftime("%Y-%m-%d", time.gmtime())
-    found, raw = measure(threads, best_effort)
+    found, raw = measure(threads, best_effort, step)
     vendor, family, model = machine.cpu()
     info = _core.kernel_info("float32")
     return {

@@ -1,7 +1,6 @@
 """``python -m convt.onnxruntime model.onnx``: Compare run time and outputs of an ONNX model with and without convt."""
 
 import argparse
-import json
 import math
 import statistics
 import sys
@@ -11,10 +10,15 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from .._base import dtypes
+from .._base import arguments as _arguments
+from .._base import dtypes, terminal
 from .._base.problem import PRECISIONS
 from . import InferenceSession
 
+_EXAMPLES = """examples:
+  python -m convt.onnxruntime model.onnx --shape X=1,3,64,64
+  python -m convt.onnxruntime model.onnx --shape X=1,3,64,64 --threads 1 --json -
+"""
 SPINNING = 0.13  # seconds; ONNX Runtime's threads spin this long after a run and slow down whatever runs next
 
 # ONNX Runtime's name of an input's type -> the dtype of random arrays for the input
@@ -80,8 +84,10 @@ def in_turns(calls, budget, rounds=4):
     found = [[] for _ in calls]
     for call in calls:
         call()
-    for _ in range(rounds):
-        for call, medians in zip(calls, found, strict=True):
+    turns = list(zip(calls, found, strict=True)) * rounds
+    with terminal.progress(len(turns)) as begin:
+        for call, medians in turns:
+            begin("timing the model")
             time.sleep(SPINNING)
             times, end = [], time.perf_counter() + budget / rounds
             while time.perf_counter() < end or len(times) < 3:
@@ -124,20 +130,6 @@ def compare(model, shapes, threads, budget, precision=None, given=()):
     }  # fmt: skip
 
 
-def _shape(text):
-    """Parse ``NAME=N,N,...`` into an input name and a shape."""
-    name, equals, sizes = text.rpartition("=")
-    if not (name and equals):
-        raise argparse.ArgumentTypeError(f"got {text!r}, wanted NAME=N,N,..., as in X=1,3,64,64")
-    try:
-        shape = [int(size) for size in sizes.split(",")] if sizes else []
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"got sizes {sizes!r} for {name}, wanted integers, as in X=1,3,64,64") from None
-    if min(shape, default=0) < 0:
-        raise argparse.ArgumentTypeError(f"got sizes {sizes!r} for {name}, wanted integers >= 0")
-    return name, shape
-
-
 def _arrays(path):
     """Load the arrays of an .npz file as ``{name: array}``."""
     try:
@@ -163,26 +155,27 @@ def _number(kind, what):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m convt.onnxruntime", description=__doc__.split(": ", 1)[1])
+    parser.epilog, parser.formatter_class = _EXAMPLES, argparse.RawDescriptionHelpFormatter
     parser.add_argument("model", help="ONNX file")
-    parser.add_argument("--shape", action="append", type=_shape, default=[], metavar="NAME=N,N,...",
-                        help="shape of a random input; required if the model leaves sizes of that input open")  # fmt: skip
+    _arguments.add_shape(parser, 0, "shape of a random input; required if the model leaves sizes of that input open")
     parser.add_argument("--input", type=_arrays, default={}, metavar="FEED.npz", help="arrays for inputs, named after them")
     parser.add_argument("--precision", choices=PRECISIONS,
                         help="lowest precision that convt may use for float32 (default: CONVT_PRECISION)")  # fmt: skip
-    parser.add_argument("--threads", type=_number(int, "an integer"), default=0,
-                        help="threads of each session (default: 0, the number that each library uses)")  # fmt: skip
+    parser.add_argument("--threads", type=_arguments.threads, default=0, metavar="N",
+                        help="threads of each session (default: the number that each library uses)")  # fmt: skip
     parser.add_argument("--budget", type=_number(float, "a number"), default=2.0,
                         help="seconds to time each session (default: 2)")  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    _arguments.add_json(parser)
     asked = parser.parse_args(arguments)
     try:
-        found = compare(asked.model, dict(asked.shape), asked.threads, asked.budget, asked.precision, asked.input)
+        with _arguments.printing(asked.json) as write_json:
+            found = compare(asked.model, asked.shape, asked.threads, asked.budget, asked.precision, asked.input)
+            print(_text(found))
+            write_json({name: "inf" if value == math.inf else value for name, value in found.items()})  # JSON has no infinity
     except KeyboardInterrupt:
         parser.exit(130, f"{parser.prog}: stopped\n")
     except Exception as error:  # ONNX Runtime's errors have no common base class
         parser.exit(1, f"{parser.prog}: {error}\n")
-    known = {name: "inf" if value == math.inf else value for name, value in found.items()}  # JSON has no infinity
-    print(json.dumps(known, indent=1) if asked.json else _text(found))
     return 0
 
 

@@ -509,18 +509,18 @@ def test_interrupted_it_keeps_what_is_done(tmp_path, capsys, monkeypatch, small_
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--names", "mimi"], "unknown layer 'mimi'; did you mean mimi_dw?"),
     (["--suite", "zoo"], "unknown family 'zoo'; known: 3d, audio"),
-    (["--peers", "xnnpack"], "unknown library 'xnnpack'; known: onednn, torch"),
-    (["--mode", "packed"], "unknown mode 'packed'; known: prepacked, one-shot"),
-    (["--isa", "sse9"], "unknown instruction set 'sse9'; known: baseline, avx2"),
+    (["--peers", "xnnpack"], "got 'xnnpack', wanted one of onednn, torch"),
+    (["--mode", "packed"], "got 'packed', wanted one of prepacked, one-shot"),
+    (["--isa", "sse9"], "got 'sse9', wanted one of baseline, avx2"),
     (["--deconv", "mb1_ic8_ih4"], "mb1_ic8_ih4: oc is missing or 0"),
     (["--batch", "/nowhere/layers.batch"], "/nowhere/layers.batch"),
     (["--report", "/dev/null"], "got '/dev/null', wanted a folder that can be written (Not a directory)"),
     (["compare", "/nowhere/a.json", "/nowhere/b.json"], "/nowhere/a.json"),
-    (["--dtype", "f32,f8"], "unknown dtype 'f8'; known: f32, f16, bf16, f64"),
-    (["--precision", "high,tf32"], "unknown precision 'tf32'; known: highest, high, medium"),
-    (["--layout", "NHCW"], "unknown layout 'NHCW'; known: NXC, NCX"),
-    (["--threads", "1,0"], "wanted whole numbers of at least 1"), (["--rounds", "two"], "wanted whole numbers of at least 1"),
-    (["--budget", "nan"], "wanted a number of seconds above 0"), (["--layers", "/nowhere/layers.json"], "/nowhere/layers.json"),
+    (["--dtype", "f32,f8"], "got 'f8', wanted float32 (f32, fp32, single) or float64 (f64, fp64, double) or"),
+    (["--precision", "high,tf32"], "got 'tf32', wanted one of highest, high, medium"),
+    (["--layout", "NHCW"], "got 'NHCW', wanted NXC (channels_last, NWC, NLC, NHWC, NDHWC) or NCX (channels_first"),
+    (["--threads", "1,0"], "wanted an integer of at least 1"), (["--rounds", "two"], "wanted an integer of at least 1"),
+    (["--budget", "nan"], "got 'nan', wanted a number above 0"), (["--layers", "/nowhere/layers.json"], "/nowhere/layers.json"),
     (["--json", "/nowhere/out.json"], "got '/nowhere/out.json', wanted a file that can be written (No such "),
 ])  # fmt: skip
 def test_bad_arguments_get_clear_messages(arguments, message, capsys):
@@ -532,7 +532,8 @@ def test_bad_arguments_get_clear_messages(arguments, message, capsys):
 
 @pytest.mark.parametrize("command, option", [
     ("__main__", "--json"), ("beside", "--json"), ("calibrate", "--out"), ("checksums", "--json"), ("cores", "--json"),
-    ("models", "--json"), ("planning", "--choices"), ("planning", "--save"),
+    ("models", "--json"), ("planning", "--choices"), ("planning", "--save"), ("planning", "--json"), ("checkouts", "--json"),
+    ("compare", "--json"), ("crosscheck", "--json"), ("errors", "--json"), ("scaling", "--json"), ("recorded", "--fit"),
 ])  # fmt: skip
 def test_files_that_can_not_be_written_are_refused_before_the_measurement(command, option, tmp_path, capsys):
     if command in ("checksums", "models"):

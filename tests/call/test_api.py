@@ -625,7 +625,7 @@ def test_arrays_given_are_let_go():
 
 @pytest.mark.parametrize(("name", "same"), [
     ("channels_last", "NXC"), ("channels_first", "NCX"), ("NWC", "NXC"), ("NCW", "NCX"), ("NHWC", "NXC"), ("NCHW", "NCX"),
-    ("NDHWC", "NXC"), ("NCDHW", "NCX"),
+    ("NDHWC", "NXC"), ("NCDHW", "NCX"), ("NLC", "NXC"), ("NCL", "NCX"),
 ])  # fmt: skip
 def test_layouts_have_the_names_that_people_type(name, same):
     rank = len(name) - 2 if name.startswith("N") else 2

@@ -1,5 +1,7 @@
 """Tests of python -m convt and of the text that describes plans."""
 
+import contextlib
+import functools
 import itertools
 import json
 import re
@@ -12,7 +14,7 @@ from cases import ALGORITHMS, child
 import convt
 from convt import __main__ as cli
 from convt import tuning
-from convt._base import words
+from convt._base import terminal, words
 from convt._base.problem import PRECISIONS, Problem
 from convt._model import costs, limits
 from convt._plan import measure as _measure
@@ -89,16 +91,16 @@ def test_bench_is_pointed_to(capsys):
     assert json.loads(capsys.readouterr().out) == {"command": "convt-bench --quick"}
 
 
-@pytest.mark.parametrize("words", [("NHWC", "f16"), ("channels_last", "float16"), ("NXC", "f16")])
-def test_synonyms_of_layouts_and_dtypes(words, capsys):
-    layout, dtype = words
+@pytest.mark.parametrize(("layout", "dtype"), [("NHWC", "f16"), ("channels-last", "Float16"), ("nxc", "half"), ("NLC", "fp16")])
+def test_synonyms_of_layouts_and_dtypes(layout, dtype, capsys):
     assert cli.main(["plan", LAYER, "--json", "--layout", layout, "--dtype", dtype]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert (found["layout"], found["dtype"]) == ("NXC", "float16")
     for wrong in (["--layout", "NCXX"], ["--dtype", "f8"]):
         with pytest.raises(SystemExit):
             cli.main(["plan", LAYER, *wrong])
-        assert f"invalid choice: '{wrong[1]}'" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert f"got '{wrong[1]}', wanted " in said and ("NCX (channels_first, " in said or "bfloat16 (bf16)" in said)
 
 
 def test_plan(capsys):
@@ -128,7 +130,8 @@ def test_plan(capsys):
         assert found["algorithm"] in permitted and set(found["cycles"]) <= permitted
 
 
-def test_a_plan_has_a_table(capsys):
+def test_a_plan_has_a_table(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)  # all columns are printed without it
     assert cli.main(["plan", LAYER, "--time"]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"^algorithm +cycles +relative +expected ms +measured ms +of limit +measured *$", printed, re.M)
@@ -145,12 +148,13 @@ def test_bars_are_in_proportion():
 def test_on_a_terminal_rich_draws_tables_if_it_is_there(capsys, monkeypatch):
     pytest.importorskip("rich")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    cli._table(["name", "ms"], [["direct", "1.5"]])
+    draw = functools.partial(terminal.draw, "", ["name", "ms"], important=())
+    draw([["direct", "1.5"]])
     drawn = capsys.readouterr().out
-    cli._table(["name", "ms"], [["[/not markup]", "1.5"]])
+    draw([["[/not markup]", "1.5"]])
     assert "[/not markup]" in capsys.readouterr().out
-    monkeypatch.setitem(sys.modules, "rich", None)
-    cli._table(["name", "ms"], [["direct", "1.5"]])
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    draw([["direct", "1.5"]])
     assert capsys.readouterr().out == "name     ms\ndirect  1.5\n"
     assert "direct" in drawn and "1.5" in drawn and "─" in drawn
 
@@ -206,6 +210,19 @@ def test_tune(tmp_path, capsys, direct_wins):
     assert tuning.load(path).taken == 2
     assert cli.main(["tune", SMALL, "--out", str(path), "--threads", "1", "--precision", "medium"]) == 0
     assert f"3 entries in {path}" in capsys.readouterr().out  # one entry for each precision, which has its own algorithms
+
+
+@pytest.mark.parametrize("command", [["plan", "--time"], ["tune"], ["plan"]], ids=" ".join)
+def test_long_steps_say_what_they_do(command, tmp_path, monkeypatch, direct_wins):
+    totals, begun = [], []
+    monkeypatch.setattr(
+        cli.terminal, "progress", lambda total: contextlib.nullcontext(totals.append(total) or begun.append)
+    )  # fmt: skip
+    layers = [json.loads(SMALL) | {"name": name} for name in ("one", "two")]
+    out = ["--out", str(tmp_path / "tuning.json")] if command == ["tune"] else []
+    assert cli.main([*command, json.dumps(layers), *out]) == 0
+    word = {"tune": "tuning", "plan": "timing"}[command[0]]
+    assert totals == [0 if command == ["plan"] else 2] and begun == [f"{word} one", f"{word} two"]
 
 
 def test_one_is_not_several():

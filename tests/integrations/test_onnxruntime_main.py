@@ -68,12 +68,14 @@ def test_sizes_that_were_not_given_are_refused(path, capsys):
 
 
 @pytest.mark.parametrize(("words", "wanted"), [
-    (["--shape", "foo"], "got 'foo', wanted NAME=N,N,..., as in X=1,3,64,64"), (["--shape", "=1,2"], "wanted NAME=N,N,..."),
-    (["--shape", "X=1,a"], "got sizes '1,a' for X, wanted integers"), (["--shape", "X=1,-6,4,4"], "wanted integers >= 0"),
+    (["--shape", "foo"], "got 'foo', wanted NAME=N,N,... of integers of at least 0, as in X=1"),
+    (["--shape", "=1,2"], "wanted NAME=N,N,..."),
+    (["--shape", "X=1,a"], "got 'X=1,a', wanted NAME=N,N,..."), (["--shape", "X=1,-6,4,4"], "of integers of at least 0"),
     (["--shape", "Z=1,6,4,4"], "input Z: got an unknown name, wanted an input of the model: X"),
     (["--budget", "-1"], "got '-1', wanted a number >= 0"), (["--budget", "nan"], "got 'nan', wanted a number >= 0"),
-    (["--budget", "inf"], "got 'inf', wanted a number >= 0"), (["--threads", "-2"], "got '-2', wanted an integer >= 0"),
-    (["--threads", "two"], "got 'two', wanted an integer >= 0"), (["--shape", "X=1,5,4,4"], "INVALID_ARGUMENT"),
+    (["--budget", "inf"], "got 'inf', wanted a number >= 0"),
+    (["--threads", "-2"], "got '-2', wanted an integer of at least 1"),
+    (["--threads", "two"], "got 'two', wanted an integer of at least 1"), (["--shape", "X=1,5,4,4"], "INVALID_ARGUMENT"),
 ])  # fmt: skip
 def test_bad_arguments(path, capsys, words, wanted):
     assert wanted in refused(capsys, path, *words)
