@@ -5,6 +5,7 @@ The functions are types for argparse. This module imports only `words` and `file
 
 import argparse
 import contextlib
+import io
 import json
 import math
 import os
@@ -126,8 +127,7 @@ def printing(path):
         stdout.reconfigure(errors="backslashreplace")
     with contextlib.ExitStack() as stack:
         if path == "-" or stdout is None:  # None: the program was started without standard output
-            nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
-            stack.enter_context(contextlib.redirect_stdout(nowhere))
+            stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
 
         def write(value):
             text = json.dumps(value, indent=1) + "\n"

@@ -16,7 +16,7 @@ from convt import _core
 from convt._base import layer_format
 from convt._base.activation import ACTIVATIONS
 from convt._base.problem import PRECISIONS
-from convt._base.words import SHORT_DTYPES
+from convt._base.words import DATA_FORMATS, DTYPES
 from convt._call.api import BACKENDS, FILTER_FORMATS
 from convt._model import costs
 from convt._model.constants import Constants
@@ -141,7 +141,12 @@ PAGES = {
         # {word(len(layers.QUICK))} layers, oneDNN only
     """,
     "docs/command-line.md": """
-        | {either(SHORT_DTYPES.values())}, also {each(SHORT_DTYPES)} | `float32`; an ONNX model
+        | {each(name for name, kind in DATA_FORMATS.items() if kind[0] == "NXC")} | channels last |
+        | {each(name for name, kind in DATA_FORMATS.items() if kind[0] == "NCX")} | channels before the spatial axes |
+        | {each(["float32", *DTYPES["float32"]])} | float32 |
+        | {each(["float64", *DTYPES["float64"]])} | float64 |
+        | {each(["float16", *DTYPES["float16"]])} | float16 |
+        | {each(["bfloat16", *DTYPES["bfloat16"]])} | bfloat16 |
         precision of float32: {either(PRECISIONS)} |
         | plan | algorithm to use | `{default("plan", "algorithm")}` |
         | tune | file to write; existing entries are kept | `{default("tune", "out")}` |
