@@ -28,14 +28,14 @@ def lint(session):
 
 @nox.session
 def tests(session):
-    """The test suite at the instruction set in use. Arguments go to pytest: `nox -s tests -- tests/call/test_api.py`."""
+    """The test suite as in the README. Arguments go to pytest: `nox -s tests -- tests/call/test_api.py`."""
     install(session, "-e", ".[test]")
     session.run("python", "-m", "pytest", *session.posargs)
 
 
 @nox.session
 def tests_all(session):
-    """The test suite at every instruction set of this CPU."""
+    """The test suite with every parameter set, at every instruction set of this CPU."""
     install(session, "-e", ".[test]")
     session.run("python", "-m", "pytest", "--all", *session.posargs)
 

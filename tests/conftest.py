@@ -1,12 +1,17 @@
 """Settings of the whole suite: Hypothesis profiles with the same examples on every machine, a fixture that restores the process
 settings after each test, the selection of tests without ``--all`` and under CONVT_ISA, and the CPU that tests under CONVT_COSTS
-pretend."""
+pretend.
+
+Without ``--all``, tests run at the instruction set in use. If no file, folder or name is given either, those of `OF_PROJECT` are
+left out and each other test has at most MOST_SETS of its parameter sets, so that the suite takes few minutes."""
 
 import functools
 import inspect
 import math
 import os
 import re
+import zlib
+from collections import defaultdict
 from pathlib import Path
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # the other workers need the cores on which waiting threads would spin
@@ -34,7 +39,13 @@ ISA_INDEPENDENT = (
     "run/test_quotas", "run/test_warnings",
 )  # fmt: skip
 TESTS = Path(__file__).parent
-
+MOST_SETS = 16
+# Tests of pages, tools and long-running behaviour, which do not depend on the build: folders, and modules by the beginnings of
+# their names.
+OF_PROJECT = (
+    "benchmark/test_bench_calibrate", "benchmark/test_bench_models", "fuzz/test_fuzz_graphs", "fuzz/test_fuzz_models",
+    "project/", "run/test_growth", "run/test_quotas", "run/test_warnings",
+)  # fmt: skip
 
 # A test whose text matches this looks at a decision of the planner, and gets the marker ``decisions``, unless a process of its
 # own decides (`cases.child`), because that has no machine file. Some folders have no such tests.
@@ -48,7 +59,7 @@ def pytest_collection_modifyitems(config, items):
     """Mark the tests that look at decisions.
 
     If CONVT_ISA is set, deselect `ISA_INDEPENDENT` and tests that choose an instruction set themselves. Otherwise, without
-    ``--all``, deselect tests at another instruction set than the one in use.
+    ``--all``, deselect tests at another instruction set than the one in use, and those that `_chosen` leaves out.
     """
     for item in items:
         if looks_at_decisions(item.obj):
@@ -59,8 +70,24 @@ def pytest_collection_modifyitems(config, items):
         return
     else:
         left_out = _is_at_another_isa
-    config.hook.pytest_deselected(items=list(filter(left_out, items)))
-    items[:] = [item for item in items if not left_out(item)]
+    kept = [item for item in items if not left_out(item)]
+    if config.option.few_sets and not os.environ.get("CONVT_ISA"):
+        kept = _chosen(kept)
+    ids = {item.nodeid for item in kept}
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in ids])
+    items[:] = kept
+
+
+def _chosen(items):
+    """Return the items that are not of OF_PROJECT, with at most MOST_SETS parameter sets of each test, as if chosen at random;
+    others for each machine file."""
+    by_test = defaultdict(list)
+    for item in (each for each in items if not _of(each).startswith(OF_PROJECT)):
+        by_test[item.nodeid.partition("[")[0]].append(item)
+    pretended = Path(os.environ.get("CONVT_COSTS", "")).name
+    order = lambda item: zlib.crc32((pretended + item.nodeid).encode())  # noqa: E731
+    chosen = {item.nodeid for each in by_test.values() for item in sorted(each, key=order)[:MOST_SETS]}
+    return [item for item in items if item.nodeid in chosen]
 
 
 def _is_at_another_isa(item):
@@ -69,14 +96,18 @@ def _is_at_another_isa(item):
 
 
 def pytest_addoption(parser):
-    parser.addoption("--all", action="store_true", help="also run tests at other instruction sets than the one in use")
+    help = "run all parameter sets of all tests, also at other instruction sets than the one in use"
+    parser.addoption("--all", action="store_true", help=help)
+    parser.addoption("--few-sets", action="store_true", help="what the README's command runs: see conftest.py")
 
 
 def pytest_terminal_summary(terminalreporter, config):
     if not config.option.all and not os.environ.get("CONVT_ISA"):
         terminalreporter.line(
-            f"These tests ran at {_core.isa()}. `python -m pytest --all` also runs those at other instruction sets; "
-            "`bash .ci/run` runs all that are left, in an environment of their own."
+            f"These tests ran at {_core.isa()}"
+            + f", with at most {MOST_SETS} parameter sets each, without those of pages and tools" * config.option.few_sets
+            + ". `python -m pytest --all` runs all, also at other instruction sets; `bash .ci/run` repeats them in fresh "
+            "environments."
         )
 
 
@@ -103,6 +134,9 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_configure(config):
+    # xdist gives its workers the options, but not where the arguments are from.
+    whole = config.args_source is config.ArgsSource.TESTPATHS and not config.option.keyword and not config.option.markexpr
+    config.option.few_sets |= whole and not config.option.all
     if path := os.environ.get("CONVT_COSTS"):
         pretend_cpu(path)
     config.addinivalue_line("markers", "every_isa: computes with every instruction set, each time one that it names itself")

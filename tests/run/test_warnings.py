@@ -18,7 +18,7 @@ WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror"]
 pytestmark = pytest.mark.skipif(not (GCC and (ROOT / "setup.py").exists()), reason="needs GCC and a checkout")
 
 
-TABLE = "X86", "ARM", "BASELINE", "X86_ISAS", "ARM_ISAS", "ISAS", "isa_rows"
+TABLE = "X86", "ARM", "BASELINE", "X86_ISAS", "ARM_ISAS", "ISAS", "isa_rows", "KERNELS", "PARTS", "parts_of"
 
 
 def from_setup(*names):
@@ -27,8 +27,9 @@ def from_setup(*names):
     of = lambda node: node.name if isinstance(node, ast.FunctionDef) else getattr(node, "targets", [node])[0]  # noqa: E731
     chosen = [node for node in tree.body if (getattr(of(node), "id", None) or of(node)) in names]
     assert len(chosen) == len(names)
-    space = {"sysconfig": sysconfig}
+    space = {"sysconfig": sysconfig, "Path": Path}
     exec(compile(ast.Module(chosen, []), "setup.py", "exec"), space)
+    space["KERNELS"] = ROOT / space["KERNELS"]
     return space
 
 
@@ -59,7 +60,8 @@ def test_kernels_compile_without_a_warning(isa, debug, compiler, tmp_path):
     source = kernels / ("dispatch.c" if isa == "dispatch" else f"isa_{isa}.c")
     options = [each for each in setup["KERNEL_CFLAGS"] if compiler == GCC or each not in GCC_ONLY]
     flags = [*options, *rows().get(isa, []), *debug, *WARNINGS, f"-I{kernels}", f"-I{tmp_path}"]
-    assert compile_only(str(source), *flags, compiler=compiler) == ""
+    for part in [""] if isa == "dispatch" else setup["parts_of"](isa):
+        assert compile_only(str(source), *flags, *([f"-DPART_{part}"] if part else []), compiler=compiler) == ""
 
 
 def test_a_warning_is_found(tmp_path):
