@@ -2,7 +2,7 @@
 settings after each test, the selection of tests without ``--all`` and under CONVT_ISA, and the CPU that tests under CONVT_COSTS
 pretend.
 
-Without ``--all``, tests run at the instruction set in use. If no file, folder or name is given either, those of `OF_PROJECT` are
+Without ``--all``, tests run at the instruction set in use. If no file, folder or name is given either, `OF_PROJECT` is
 left out and each other test has at most MOST_SETS of its parameter sets, so that the suite takes few minutes."""
 
 import functools
