@@ -50,6 +50,7 @@ class Plain:
 
     accelerate = staticmethod(lambda model, **keywords: (model, None))
     restore = refresh = staticmethod(lambda model: model)
+    functional = staticmethod(lambda **keywords: contextlib.nullcontext())
 
     def __init__(self):
         self.faults = []
@@ -77,7 +78,8 @@ class Convt:
         wanted = {name for name, module in model.named_modules() if isinstance(module, _TRANSPOSED)}
         named = [*report.swapped, *report.kept]
         swapped = tuple(report.swapped) if keywords.get("freeze") else ()
-        if len(set(named)) != len(named) or not {"" if each not in modules else each for each in named} >= wanted:
+        present = {"" if each not in modules else each for each in (*named, *report.functional)}
+        if len(set(named)) != len(named) or not present >= wanted or {*report.functional} & {*named}:
             self.faults.append(f"report names {named}, the model has {sorted(wanted)}")
         if not set(report.fused) <= set(report.swapped) or report.frozen != swapped:
             self.faults.append(f"report of {report}")
