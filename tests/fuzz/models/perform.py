@@ -159,7 +159,10 @@ def _readable(text):
     """Return a message without what depends on addresses, and without TorchScript's and Dynamo's names and places."""
     if re.search("__torch__|TorchScript|Tracing failed|being compiled|supported yet|string literal|Expected a value of", text):
         return _TORCHSCRIPT
+    if "has no attribute or method" in text:  # also TorchScript's, at the first time in a process
+        return _TORCHSCRIPT
     text = text.partition("Detailed error:")[0].partition("\n\nfrom user code:")[0]
+    text = text.partition("Dynamo failed to run FX node")[0]  # with sizes that are known or open
     return re.sub(r"0x[0-9a-f]+|\bid \d+|<statement \d+>|\bz?[suf]+\d+\b|grad_fn=<\w+>", "...", text)[:600]  # Dynamo's symbols
 
 
