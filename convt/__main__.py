@@ -24,7 +24,7 @@ import sys
 import warnings
 
 from . import tuning
-from ._base import files, layer_format, words
+from ._base import files, layer_format, tables, words
 from ._base.problem import ITEMSIZE, PRECISIONS
 from ._call.show import show_config
 from ._cli import command as _command
@@ -113,7 +113,7 @@ def _print_plan(found):
     bars = _bars([(measured or found["cycles"]).get(name) for name in sorted(found["cycles"], key=found["cycles"].get)])
     title = "measured" if measured else "expected"
     rows = [[*row, bar] for row, bar in zip(rows, bars, strict=True)]
-    _table([*columns, *(name for name, *_ in timed), title.ljust(_BAR)], rows)
+    tables.show([*columns, *(name for name, *_ in timed), title.ljust(_BAR)], rows)
     if timed:
         limit = found["limit"]
         print(
@@ -136,25 +136,6 @@ def _bars(values):
 
 def _cell(values, name, form):
     return form.format(values[name]) if name in values else ""
-
-
-def _table(columns, rows):
-    """Print a table: with rich on a terminal if it is installed, else as plain text."""
-    if sys.stdout is not None and sys.stdout.isatty():
-        try:
-            from rich import console, table, text
-        except ImportError:
-            pass
-        else:
-            drawn = table.Table(columns[0], *(table.Column(title, justify="right") for title in columns[1:]))
-            for row in rows:
-                drawn.add_row(*map(text.Text, row))  # as Text, because rich reads brackets in a plain string as markup
-            console.Console().print(drawn)
-            return
-    widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
-    for row in (columns, *rows):
-        others = [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
-        print("  ".join([f"{row[0]:{widths[0]}}", *others]))
 
 
 def _plan(options, errors):
@@ -221,7 +202,7 @@ def _print_tuned(found):
     for each in found:
         times = sorted(each["milliseconds"].items(), key=lambda item: item[1])
         rows.append([_printable(each["name"]), each["algorithm"], ", ".join(f"{name} {time:.3g}" for name, time in times)])
-    _table(["layer", "fastest", "milliseconds"], rows)
+    tables.show(["layer", "fastest", "milliseconds"], rows)
 
 
 def _calibrate(options, errors):
@@ -234,7 +215,7 @@ def _calibrate(options, errors):
     if not options.json:
         planned = machine.current()
         rows = [[name, f"{value:.4g}", f"{getattr(planned.constants, name):.4g}"] for name, value in found["constants"].items()]
-        _table(["constant", "measured", planned.name], rows)
+        tables.show(["constant", "measured", planned.name], rows)
         if found["spread"] > _calibration.STEADY - 1:
             print(f"not sure: other processes disturbed the measurement, and its clock varied by {found['spread']:.0%}")
         print(f"wrote {options.out}; set CONVT_COSTS={options.out} to use it")

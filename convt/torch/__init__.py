@@ -7,6 +7,7 @@ frozen weights after a change, and `restore` undoes `accelerate`. torch computes
 devices, dtypes and layouts, subclasses of tensors, invalid arguments), with torch's results and errors.
 
     _accelerate     whole models: accelerate, refresh, restore
+    _profile        what convt changes in a whole model; `__main__` measures the models of a script
     _forward        objects that replace the forward of a module
     _fuse           fusion of batch norms and activations with the transposed convolution before them in a Sequential
     _modules        modules of torch.nn with convt's forward
@@ -27,17 +28,20 @@ from ._accelerate import Report, accelerate, refresh, restore
 from ._functional import conv_transpose1d, conv_transpose2d, conv_transpose3d
 from ._mode import functional
 from ._modules import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from ._profile import Worth, profile
 
 __all__ = [
     "ConvTranspose1d",
     "ConvTranspose2d",
     "ConvTranspose3d",
     "Report",
+    "Worth",
     "accelerate",
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose3d",
     "functional",
+    "profile",
     "refresh",
     "restore",
 ]

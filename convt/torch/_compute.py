@@ -62,7 +62,7 @@ def _compute(input, weight, bias, attributes, reuse, tune):
     operator = None
     if reuse != NEVER:
         # With ``tune``, the first call measures, so that later calls give the same bits.
-        operator = _weights.operator(weight, bias, (attributes, channels_last, tune), _keywords, reuse == TRUSTED, tune)
+        operator = _weights.operator(weight, bias, (attributes, channels_last, tune), keywords, reuse == TRUSTED, tune)
     if operator is not None:
         result = operator(data)
     else:
@@ -75,10 +75,10 @@ def _compute(input, weight, bias, attributes, reuse, tune):
     return tensor_of(result)
 
 
-def _keywords(attributes, channels_last, tune):
+def keywords(attributes, channels_last, tune):
     """Return the keywords of `convt.ConvTranspose`."""
-    keywords = dict(zip(_NAMES, _keyword_values(attributes, channels_last), strict=True))
-    return keywords | {"backend": "tune"} if tune else keywords
+    found = dict(zip(_NAMES, _keyword_values(attributes, channels_last), strict=True))
+    return found | {"backend": "tune"} if tune else found
 
 
 def _keyword_values(attributes, channels_last):

@@ -42,7 +42,7 @@ def _is_integer(value):
     return isinstance(value, _INTEGERS) and not isinstance(value, bool)
 
 
-def _per_axis(value, rank):
+def per_axis(value, rank):
     """Return a tuple of one integer per spatial axis, from one integer or one per axis; None for anything else."""
     if type(value) is tuple and len(value) == rank:
         return value
@@ -54,8 +54,8 @@ def _per_axis(value, rank):
 
 
 def _each_axis(rank, plain, *values):
-    """Return a tuple of `_per_axis` of all values. Only a plain call may call compiled functions, which Dynamo cannot trace."""
-    return values if plain and are_axes(values, rank) else tuple([_per_axis(value, rank) for value in values])
+    """Return a tuple of `per_axis` of all values. Only a plain call may call compiled functions, which Dynamo cannot trace."""
+    return values if plain and are_axes(values, rank) else tuple([per_axis(value, rank) for value in values])
 
 
 def _is_supported(rank, input, weight, bias, attributes, groups, plain):
@@ -177,8 +177,15 @@ def conv_transpose_nd(
     return TORCH_FUNCTIONS[rank](*arguments) if result is None else result
 
 
-def _served(rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze, tune):
+recorder = None  # while `profile` measures: called with a function that computes a call, and with its arguments
+
+
+def _served(*arguments):
     """Compute a transposed convolution with convt, or return None for calls that torch computes or refuses."""
+    return _serve(*arguments) if recorder is None else recorder(_serve, *arguments)
+
+
+def _serve(rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze, tune):
     plain = is_plain_call(input, weight, bias)
     attributes = _each_axis(rank, plain, stride, padding, output_padding, dilation)
     if plain:
@@ -247,13 +254,17 @@ def bind(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups
     return input, weight, bias, stride, padding, output_padding, groups, dilation
 
 
-def compute_fused(
-    rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, reuse, activation, tune
-):
+def compute_fused(*arguments):
     """Compute a transposed convolution and an activation in one call, or return None if convt does not support the tensors.
 
-    The caller checks that the call is in inference, and `is_plain_call`.
+    The arguments are those of `_serve_fused`. The caller checks that the call is in inference, and `is_plain_call`.
     """
+    return _serve_fused(*arguments) if recorder is None else recorder(_serve_fused, *arguments)
+
+
+def _serve_fused(
+    rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, reuse, activation, tune
+):
     attributes = _each_axis(rank, True, stride, padding, output_padding, dilation)
     try:
         if not _is_supported(rank, input, weight, bias, attributes, groups, True):

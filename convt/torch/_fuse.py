@@ -119,6 +119,13 @@ def fusible_modules(modules, n, inference=False):
     return norm, None, end - n - 1
 
 
+def fused_modules(modules):
+    """Yield each transposed convolution of `leaves` with the modules that are fused with it in their present state."""
+    for n, module in enumerate(modules):
+        if _transposed(module) and (count := fusible_modules(modules, n)[2]):
+            yield module, [each for each in modules[n + 1 : n + 1 + count] if not isinstance(each, _IDENTITIES)]
+
+
 def fused_classes(sequential):
     """Return ``{name of a transposed convolution: classes of the modules fused with it in inference}`` of a Sequential."""
     names, modules = leaves(sequential)

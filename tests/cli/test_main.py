@@ -145,12 +145,12 @@ def test_bars_are_in_proportion():
 def test_on_a_terminal_rich_draws_tables_if_it_is_there(capsys, monkeypatch):
     pytest.importorskip("rich")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    cli._table(["name", "ms"], [["direct", "1.5"]])
+    cli.tables.show(["name", "ms"], [["direct", "1.5"]])
     drawn = capsys.readouterr().out
-    cli._table(["name", "ms"], [["[/not markup]", "1.5"]])
+    cli.tables.show(["name", "ms"], [["[/not markup]", "1.5"]])
     assert "[/not markup]" in capsys.readouterr().out
     monkeypatch.setitem(sys.modules, "rich", None)
-    cli._table(["name", "ms"], [["direct", "1.5"]])
+    cli.tables.show(["name", "ms"], [["direct", "1.5"]])
     assert capsys.readouterr().out == "name     ms\ndirect  1.5\n"
     assert "direct" in drawn and "1.5" in drawn and "─" in drawn
 
