@@ -217,15 +217,15 @@ def _wrapped(*texts):
 def planned(operator, shape, limit):
     """Return ``(algorithm, seconds of the hardware limit)`` of an operator for a data shape. Nothing is packed.
 
-    ``limit`` is a `limits.Limits`.
+    ``limit`` is a `limits.MachineLimits`.
     """
     problem = operator._attributes.problem(tuple(shape))
     return choose(operator._plans, problem)[0], limit.seconds(problem)
 
 
 def machine_limit(threads):
-    """Return a `limits.Limits`, for `planned`."""
-    return limits.Limits(threads)
+    """Return a `limits.MachineLimits`, for `planned`."""
+    return limits.MachineLimits(threads)
 
 
 def in_turns(calls, budget, rounds=4, pause=0.0, step=lambda: None, before=()):

@@ -41,7 +41,7 @@ def bytes_of(problem):
     return ITEMSIZE[problem.dtype] * (math.prod(problem.in_shape) + filter + math.prod(problem.out_shape))
 
 
-class Limits:
+class MachineLimits:
     """The limits of problems on a number of threads. Each property of the machine is measured when it is first needed."""
 
     def __init__(self, threads):
@@ -62,7 +62,7 @@ class Limits:
 
 def limit(problem, threads):
     """Measure the machine and return the `Limit` of a problem."""
-    return Limits(threads).of(problem)
+    return MachineLimits(threads).of(problem)
 
 
 def bandwidth(threads):

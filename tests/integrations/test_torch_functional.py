@@ -1,5 +1,5 @@
-"""Tests of calls of torch.nn.functional that convt computes in a block or in the forward of a model. Results and errors are those
-of torch; what convt computes is counted."""
+"""Tests of calls of torch.nn.functional that convt computes in a block or in the forward of a model. Results and errors are
+those of torch; what convt computes is counted."""
 
 import copy
 import pickle
