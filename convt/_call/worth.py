@@ -29,7 +29,8 @@ class LayerTime(NamedTuple):
     data, output : tuple of int
         Shapes.
     host_seconds, convt_seconds : float
-        Seconds in a run, of all ``calls`` together. ``convt_seconds`` is NaN if convt does not compute the layer.
+        Seconds in a run, of all ``calls`` together. ``convt_seconds`` is NaN if convt does not compute the layer, and
+        ``host_seconds`` if it is unknown.
     algorithm : str
         Algorithm of convt, or the reason why convt does not compute the layer.
     of_limit : float
@@ -93,7 +94,8 @@ class Worth(NamedTuple):
     @property
     def share(self) -> float:
         """The share of transposed convolution in the host's time, from 0 to 1."""
-        return min(sum(layer.host_seconds for layer in self.layers) / self.host_seconds, 1.0) if self.layers else 0.0
+        known = [layer.host_seconds for layer in self.layers if layer.host_seconds >= 0]  # not NaN
+        return min(sum(known) / self.host_seconds, 1.0) if known else 0.0
 
     @property
     def bound(self) -> float:
@@ -119,14 +121,15 @@ class Worth(NamedTuple):
         if self.reached <= _LITTLE:
             return f"Nothing is gained: t{share}, so {most}, but with convt it is {times(self.reached)} as fast."
         advice = f" {self.advice}" if self.advice else ""
-        return f"T{share}, so {most}. With convt it is {times(self.reached)} as fast.{advice}"
+        varies = ": more than the bound, so the times vary" if self.reached > self.bound else ""
+        return f"T{share}, so {most}. With convt it is {times(self.reached)} as fast{varies}.{advice}"
 
     def rows(self) -> list[list[str]]:
         """Return the cells of the table, a row for each layer."""
         return [
             [
                 _printable(layer.name) + (f" x{layer.calls}" if layer.calls > 1 else ""),
-                f"{_sizes(layer.data)} -> {_sizes(layer.output)}",
+                f"{_sizes(layer.data)} -> {_sizes(layer.output)}" if layer.data else "-",
                 _milliseconds(layer.host_seconds), _milliseconds(layer.convt_seconds),
                 "-" if math.isnan(layer.convt_seconds) else layer.algorithm,
                 "-" if math.isnan(layer.of_limit) else f"{layer.of_limit:.0%}",
