@@ -16,7 +16,7 @@ from .._base import activation as _activation
 from .._base import check, padding, views, words
 from .._base.problem import PRECISIONS, Problem
 from .._plan import keep, plans, repeat, run
-from .._run import config, memory
+from .._run import config, log, memory
 from ..algorithms import ALGORITHMS, BASIC
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ def execute(attributes, plans, data, inputs, out, problem=None, add=None):
     start = time.perf_counter() if config.verbose() else 0.0
     plan, bound = run.compute(plans, problem, source, scratch, addends)
     if start:
-        config.report(problem, plan, time.perf_counter() - start)
+        log.report(problem, plan, time.perf_counter() - start)
     if scratch is not target:
         target[...] = scratch
     repeatable = source is view and scratch is target and data.size and result.flags.c_contiguous
@@ -425,7 +425,10 @@ def one_shot(dialect, data, filter, bias, names, values, out=None, add=None, cou
         bias = None if bias is None else check.array("bias", bias)
     threads = config.get_num_threads()
     kind = dialect if counts_packing else f"{dialect}, as packed, {tuning.version}"
-    found = repeat.repeat_shot(_ONE_SHOT_CALLS.entries, kind, data, filter, bias, values, out, threads, add)
+    if (settings := config.scoped.get())[1] or settings[2]:
+        kind = f"{kind}, {settings[1]}, {settings[2]}"  # what "auto" and None stand for
+    known = {} if config.verbose_scopes else _ONE_SHOT_CALLS.entries
+    found = repeat.repeat_shot(known, kind, data, filter, bias, values, out, threads, add)
     if type(found) is np.ndarray:  # otherwise the signature, or None
         return found
     parsed, view, own_bias = parse(filter, bias, dialect, **dict(zip(names, values, strict=True)))

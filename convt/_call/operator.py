@@ -144,7 +144,8 @@ class ConvTranspose(Generic[DType]):
         if type(data) is not np.ndarray:
             with check.renamed(self._ARGUMENTS):
                 data = check.array("data", data)
-        found = repeat.repeat(self._kept, data, out, config.get_num_threads(), add)
+        kept = {} if config.verbose_scopes else self._kept
+        found = repeat.repeat(kept, data, out, config.get_num_threads(), add)
         if type(found) is np.ndarray:  # otherwise the layout of data and threads
             return found
         own = self._plans  # `update` replaces it

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
 from .._plan.repeat import are_axes
-from .._run import config
+from .._run import log
 from ._arrays import DTYPES, PLAIN
 from ._compute import COMPARED, REFUSED, TRUSTED, check_precision, compute
 from ._operator import conv_transpose, is_transformed, output_sizes
@@ -219,7 +219,7 @@ def _computed(rank, input, weight, bias, attributes, groups, precision, freeze, 
             result = conv_transpose(*arguments)
         return result if batched is input else result.squeeze(0)
     except REFUSED as error:
-        config.note("torch", f"left to torch: {error}")
+        log.note("torch", f"left to torch: {error}")
     except RuntimeError:
         if not (input.is_nested or weight.is_nested):  # nested tensors have no shape
             raise
@@ -271,7 +271,7 @@ def _serve_fused(
             return None
         return compute(input, weight, bias, *attributes[:3], groups, attributes[3], precision, reuse, activation, tune)
     except REFUSED as error:
-        config.note("torch", f"left to torch: {error}")
+        log.note("torch", f"left to torch: {error}")
         return None
 
 

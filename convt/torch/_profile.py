@@ -336,7 +336,7 @@ def _layers(host, ours, fused, reasons):
 def _planned(signature, served, limit):
     """Return ``(algorithm, seconds of the hardware limit)`` of a call."""
     (data, _, stride, padding, output_padding, groups, dilation), (weight, bias, channels_last, precision) = signature, served
-    attributes = stride, padding, output_padding, groups[0], dilation, _compute.precision_of(precision), None
+    attributes = stride, padding, output_padding, groups[0], dilation, _compute.precision_of(precision), None, "auto"
     keywords = _compute.keywords(attributes, channels_last, False)
     operator = _operator.ConvTranspose._borrowing(array(weight), None if bias is None else array(bias), **keywords)
     return worth.planned(operator, (data[0], *data[2:], data[1]) if channels_last else data, limit)
