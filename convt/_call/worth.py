@@ -145,7 +145,7 @@ class Worth(NamedTuple):
             lines.append(f"{self.host} alone takes {whole[0]} ms, with convt {whole[1]} ms.")
         return lines
 
-    def _grouped(self, field, left=False):
+    def _grouped(self, field: str, left: bool = False) -> list[tuple[Any, str]]:
         """Return (value of a field, names of the layers that have it) of the layers that convt computes, or has ``left``."""
         layers = [each for each in self.layers if math.isnan(each.convt_seconds) or not left]
         names: dict[Any, list[str]] = {}

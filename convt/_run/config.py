@@ -1,4 +1,4 @@
-"""Scoped of the process: instruction set, threads, environment variables, and memory limits."""
+"""Settings of the process: instruction set, threads, environment variables, and memory limits."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _threads = None  # `Cores` of the process-wide setting
 
 
 class Scoped(NamedTuple):
-    """Scoped of a block of `config`. None stands for the setting around it, or of the process."""
+    """Settings of a block of `config`. None stands for the setting around it, or of the process."""
 
     threads: int | None = None
     backend: str | None = None
@@ -214,7 +214,7 @@ def _merged(settings: Scoped, around: Scoped) -> Scoped:
     """Return the settings of a block inside another."""
     if around is _NONE:
         return settings
-    return Scoped(*[own if own is not None else other for own, other in zip(settings, around, strict=True)])
+    return Scoped._make(own if own is not None else other for own, other in zip(settings, around, strict=True))
 
 
 _counting = threading.Lock()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 
-from .._base import words
+from .._base import tables, words
 from . import _forward, _fuse, _mode, _weights
 from ._compute import precision_of
 from ._modules import RANKS, Settings, TransposedForward, as_torchs, base_of, frozen_weight, is_convts
@@ -66,6 +66,17 @@ class Report(NamedTuple):
         if self.frozen:
             lines.append(f"weights frozen until convt.torch.refresh(model): {named(self.frozen)}")
         return "\n".join(lines + [f"{named([name])}: left to torch because {why}" for name, why in self.kept.items()])
+
+    def __repr__(self) -> str:
+        counts = {"swapped": self.swapped, "fused": self.fused, "functional": self.functional, "kept": self.kept}
+        return f"<Report of convt.torch: {', '.join(f'{len(names)} {what}' for what, names in counts.items())}>"
+
+    def _repr_html_(self) -> str:
+        fused = {name: f"fused with {' and '.join(behind)} in inference" for name, behind in self.fused.items()}
+        rows = [(name, "convt", fused.get(name, "")) for name in self.swapped]
+        rows += [(name, "convt", f"calls of {_mode.FUNCTIONS}") for name in self.functional]
+        rows += [(name, "torch", why) for name, why in self.kept.items()]
+        return tables.in_html(("module", "computed by", "note"), rows or [("", "", str(self))])
 
 
 def _why_not(module):
