@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import statistics
 import tempfile
 from pathlib import Path
 
@@ -58,7 +57,7 @@ def node_seconds(create, feed):
             runs.append({})
     counted = runs[1:-1]
     return {
-        name: (statistics.median(sum(run.get(name, ())) for run in counted), max(len(run.get(name, ())) for run in counted))
+        name: (min(sum(run.get(name, ())) for run in counted), max(len(run.get(name, ())) for run in counted))
         for name in {name for run in counted for name in run}
     }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import statistics
 import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -320,12 +319,12 @@ def _layers(host, ours, fused, reasons):
             group[3].append(match)
     count = {name: sum(key[0] == name for key in groups) for name, _ in groups}
     for (name, signature), (theirs, times, calls, matches) in groups.items():
-        seconds = statistics.median(map(sum, theirs))
+        seconds = min(map(sum, theirs))  # the least, because other programs disturb whole runs less often than some layers
         if name in fused:  # their time is known by name only
-            seconds += statistics.median(each.fused.get(name, 0.0) for each in host) / count[name]
+            seconds += min(each.fused.get(name, 0.0) for each in host) / count[name]
         convt, algorithm, of_limit = math.nan, reasons.get(name, _REFUSED if all(matches) else _UNREACHED), math.nan
         if all(match and match.served for match in matches):
-            convt, (algorithm, least) = statistics.median(map(sum, times)), _planned(signature, matches[0].served, limit)
+            convt, (algorithm, least) = min(map(sum, times)), _planned(signature, matches[0].served, limit)
             of_limit = least * len(times[0]) / convt
         classes = tuple(type(each).__name__ for each in fused.get(name, ()))
         yield worth.LayerTime(
