@@ -128,12 +128,15 @@ def _other_modes(*transparent):
     return not all(isinstance(mode, (Serving, *transparent)) for mode in modes)
 
 
+_NOTHING = contextlib.nullcontext()
+
+
 def aside():
     """Return a context without torch function modes, which are also called for each attribute of a tensor.
 
     Only a plain call may use it, because no mode but `Serving` misses the operators inside.
     """
-    return torch._C.DisableTorchFunction() if torch._C._len_torch_function_stack() else contextlib.nullcontext()
+    return torch._C.DisableTorchFunction() if torch._C._len_torch_function_stack() else _NOTHING
 
 
 def _is_vmap_under_autocast():
@@ -188,12 +191,11 @@ def _served(*arguments):
 def _serve(rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze, tune):
     plain = is_plain_call(input, weight, bias)
     attributes = _each_axis(rank, plain, stride, padding, output_padding, dilation)
-    if plain:
+    arguments = rank, input, weight, bias, attributes, groups, precision, freeze, tune, plain
+    if plain and torch._C._len_torch_function_stack():
         with aside():
-            return _computed(rank, input, weight, bias, attributes, groups, precision, freeze, tune, plain)
-    if _needs_torch_operator():
-        return None
-    return _computed(rank, input, weight, bias, attributes, groups, precision, freeze, tune, plain)
+            return _computed(*arguments)
+    return _computed(*arguments) if plain or not _needs_torch_operator() else None
 
 
 def _computed(rank, input, weight, bias, attributes, groups, precision, freeze, tune, plain):
