@@ -52,9 +52,10 @@ def _rich(file):
 
 
 def show(columns, rows, left=(0,), width=None, cuts=()):
-    """Print a table: with rich on a terminal, else as `text`."""
+    """Print a table: with rich on a terminal, else as `text`. With a ``width``, rich draws it only where no cell must wrap."""
     rich = _rich(sys.stdout)
-    if rich is None:
+    drawn_width = sum(max(map(len, cells)) + 3 for cells in zip(columns, *rows, strict=True)) + 1  # with borders
+    if rich is None or (width is not None and drawn_width > rich.console.Console().width):
         print(text(columns, rows, left, width, cuts))
         return
     drawn = rich.table.Table()

@@ -3,6 +3,7 @@
 import doctest
 import json
 import math
+import sys
 
 import pytest
 
@@ -73,6 +74,18 @@ def test_tables():
     assert tables.text(["name", "b"], [["x" * 40, "1"]], width=20, cuts=(0,)).splitlines()[1] == ".." + "x" * 15 + "  1"
     with tables.progress("measuring", 2) as step:
         step()
+
+
+@pytest.mark.parametrize(("columns", "draws"), [("80", False), ("200", True)])
+def test_on_a_terminal_rich_draws_the_table_where_it_fits(columns, draws, capsys, monkeypatch):
+    pytest.importorskip("rich")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", columns)
+    found = Worth("PyTorch", (UP, LEFT), 0.01, 0.008)
+    found.show()
+    printed = capsys.readouterr().out
+    assert ("\u2500" in printed or "+--" in printed) == draws
+    assert draws or printed == f"{found}\n"
 
 
 def test_examples():
