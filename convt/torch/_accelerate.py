@@ -244,9 +244,15 @@ def refresh(model: ModelOrTensor) -> ModelOrTensor:
         return model
     for _, module in _transposed(model):
         _forget(module)
-    if any(_forward.installed(module, _mode.FunctionalForward) for module in model.modules()):
-        _weights.forget(*model.parameters(), *model.buffers())
+    _forget_functional(model)
     return model
+
+
+def _forget_functional(model):
+    """Drop the packed weights of functions that forwards of a model call with its parameters and buffers."""
+    if any(_forward.installed(module, _mode.FunctionalForward) for module in model.modules()):
+        for tensor in (*model.parameters(), *model.buffers()):
+            _weights.forget(tensor)
 
 
 def _forget(module):
@@ -288,6 +294,7 @@ def restore(model: Model) -> Model:
     for _, module in _transposed(model):
         _forget(module)
         as_torchs(module)
+    _forget_functional(model)
     for module in model.modules():
         _forward.remove(module)
     return model

@@ -10,7 +10,7 @@ from fuzz.models.parts import Filtering, Squeezing1d, Weighted
 from torch_cases import FUNCTIONS, close, each_dtype, each_rank, reset_torch, torch  # noqa: F401
 
 import convt.torch as ct
-from convt.torch import _compute
+from convt.torch import _compute, _weights
 
 F, nn = torch.nn.functional, torch.nn
 
@@ -39,6 +39,13 @@ class Net(nn.Module):
 
     def forward(self, x):
         return self.decoder(self.by(self.up(x)))
+
+
+class Scaling(nn.Module):
+    """A module without parameters."""
+
+    def forward(self, x):
+        return x * 2
 
 
 @each_rank
@@ -196,6 +203,18 @@ def test_frozen_weights_of_functions_are_refreshed():
         model[0].weight.mul_(2)
         assert torch.equal(model(x), before)  # as promised to convt
         close(ct.refresh(model)(x), before * 2)
+        assert id(model[0].weight) in _weights._filters
+        ct.restore(model)
+        assert id(model[0].weight) not in _weights._filters
+
+
+def test_a_model_without_tensors():
+    """Check that no other model's packed weights are dropped: ``forget`` without tensors drops all."""
+    module, x = nn.ConvTranspose1d(4, 3, 2), arrays(1)[0]
+    with torch.no_grad():
+        ct.accelerate(module)[0](x)
+    ct.refresh(ct.accelerate(nn.Sequential(Scaling()), functional=True)[0])
+    assert id(module.weight) in _weights._filters
 
 
 def test_an_exception_leaves_no_mode_behind():
