@@ -410,6 +410,7 @@ _NAMES = (
     "strides", "pads_begin", "pads_end", "dilations", "auto_pad", "output_padding", "output_shape", "groups", "data_format",
     "filter_format", "activation", "backend", "algorithm", "precision",
 )  # fmt: skip
+_FEW_BYTES = 1 << 20  # of a filter with repeated elements that is copied before it is checked
 _ONE_SHOT_CALLS = keep.Recent(keep.ONE_SHOT_PLANS)  # signature of a one-shot call -> `repeat.Shot`
 
 
@@ -431,6 +432,8 @@ def one_shot(dialect, data, filter, bias, names, values, out=None, add=None, cou
     found = repeat.repeat_shot(known, kind, data, filter, bias, values, out, threads, add)
     if type(found) is np.ndarray:  # otherwise the signature, or None
         return found
+    if out is None and 0 < filter.nbytes <= _FEW_BYTES and 0 in filter.strides:  # here, because the copy may need no checks
+        return one_shot(dialect, data, filter.copy(), bias, names, values, None, add, counts_packing)
     parsed, view, own_bias = parse(filter, bias, dialect, **dict(zip(names, values, strict=True)))
     data = check_data(parsed, data)
     if parsed.backend == "tune":
