@@ -30,7 +30,14 @@ from ._base.errors import BackendUnavailableError
 from ._call.api import clear_caches, conv_transpose, resolve
 from ._call.operator import ConvTranspose
 from ._call.show import show_config
-from ._run.config import get_num_threads, get_packed_weights_limit, num_threads, set_num_threads, set_packed_weights_limit
+from ._run.config import (
+    config,
+    get_num_threads,
+    get_packed_weights_limit,
+    num_threads,
+    set_num_threads,
+    set_packed_weights_limit,
+)
 from ._version import __version__
 
 __all__ = [
@@ -38,6 +45,7 @@ __all__ = [
     "ConvTranspose",
     "__version__",
     "clear_caches",
+    "config",
     "conv_transpose",
     "get_num_threads",
     "get_packed_weights_limit",

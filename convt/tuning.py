@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _core
 from ._base import environment, files, words
-from ._run import config
+from ._run import log
 from .algorithms import ALGORITHMS
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def read(path: str | os.PathLike[str], what: str) -> Loaded:
     skipped = len(found) - len(usable)
     if skipped:
         of = words.count(len(found), "entry", "entries")
-        config.note("tuning", f"{path}: {skipped} of {of} skipped, because it is for another CPU or other kernels")
+        log.note("tuning", f"{path}: {skipped} of {of} skipped, because it is for another CPU or other kernels")
     return Loaded(len(usable), skipped)
 
 

@@ -105,3 +105,10 @@ def reference(name, a, b, x):
     """
     with np.errstate(all="ignore"):  # Inf and NaN are valid inputs and outputs
         return ACTIVATIONS[name].function(x, *numbers_of(name, a, b))
+
+
+def shown(parsed):
+    """Return a result of `parse` as a caller gives it: a name, or a name with its parameters; None for none."""
+    name, *params = parsed
+    count = 0 if name == "none" else len(ACTIVATIONS[name].parameters)
+    return None if name == "none" else (name, *params[:count]) if count else name

@@ -1,4 +1,4 @@
-"""What command lines of convt and its benchmark draw: tables that fit the terminal, and progress bars.
+"""What command lines of convt and its benchmark draw: tables that fit the terminal, and progress bars. Also tables as HTML.
 
 rich draws on terminals if it is installed, and plain text is printed elsewhere. This module imports no other one of convt,
 because the benchmark loads it by its path.
@@ -6,6 +6,7 @@ because the benchmark loads it by its path.
 
 import contextlib
 import datetime
+import html
 import itertools
 import os
 import shutil
@@ -118,6 +119,15 @@ def text(heads, rows, important, left, wrapped, width):
             aligned = [f"{cell:{'<' if heads[n] in left else '>'}{widths[n]}}" for n, cell in zip(kept, line, strict=True)]
             lines.append("  ".join(aligned).rstrip())
     return "\n".join(lines), kept
+
+
+def in_html(columns, rows, caption=""):
+    """Return a table as HTML. ``columns`` may be empty."""
+    escape = lambda cells, tag: "".join(f"<{tag}>{html.escape(str(cell))}</{tag}>" for cell in cells)  # noqa: E731
+    head = f"<thead><tr>{escape(columns, 'th')}</tr></thead>" if columns else ""
+    body = "".join(f"<tr>{escape(row, 'td')}</tr>" for row in rows)
+    title = f"<caption>{html.escape(caption)}</caption>" if caption else ""
+    return f"<table>{title}{head}<tbody>{body}</tbody></table>"
 
 
 class Lines:

@@ -6,4 +6,5 @@ Integrations call these functions. No module here knows an instruction set or a 
     operator     `ConvTranspose`
     onnx_rules   ONNX's attributes as convt's
     show         `show_config`
+    worth        `Worth`: the share of transposed convolution in a whole model, and what convt changes
 """

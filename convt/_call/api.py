@@ -16,7 +16,7 @@ from .._base import activation as _activation
 from .._base import check, padding, views, words
 from .._base.problem import PRECISIONS, Problem
 from .._plan import keep, plans, repeat, run
-from .._run import config, memory
+from .._run import config, log, memory
 from ..algorithms import ALGORITHMS, BASIC
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ def execute(attributes, plans, data, inputs, out, problem=None, add=None):
     start = time.perf_counter() if config.verbose() else 0.0
     plan, bound = run.compute(plans, problem, source, scratch, addends)
     if start:
-        config.report(problem, plan, time.perf_counter() - start)
+        log.report(problem, plan, time.perf_counter() - start)
     if scratch is not target:
         target[...] = scratch
     repeatable = source is view and scratch is target and data.size and result.flags.c_contiguous
@@ -410,6 +410,7 @@ _NAMES = (
     "strides", "pads_begin", "pads_end", "dilations", "auto_pad", "output_padding", "output_shape", "groups", "data_format",
     "filter_format", "activation", "backend", "algorithm", "precision",
 )  # fmt: skip
+_FEW_BYTES = 1 << 20  # of a filter with repeated elements that is copied before it is checked
 _ONE_SHOT_CALLS = keep.Recent(keep.ONE_SHOT_PLANS)  # signature of a one-shot call -> `repeat.Shot`
 
 
@@ -425,9 +426,14 @@ def one_shot(dialect, data, filter, bias, names, values, out=None, add=None, cou
         bias = None if bias is None else check.array("bias", bias)
     threads = config.get_num_threads()
     kind = dialect if counts_packing else f"{dialect}, as packed, {tuning.version}"
-    found = repeat.repeat_shot(_ONE_SHOT_CALLS.entries, kind, data, filter, bias, values, out, threads, add)
+    if (settings := config.scoped.get())[1] or settings[2]:
+        kind = f"{kind}, {settings[1]}, {settings[2]}"  # what "auto" and None stand for
+    known = {} if config.verbose_scopes else _ONE_SHOT_CALLS.entries
+    found = repeat.repeat_shot(known, kind, data, filter, bias, values, out, threads, add)
     if type(found) is np.ndarray:  # otherwise the signature, or None
         return found
+    if out is None and 0 < filter.nbytes <= _FEW_BYTES and 0 in filter.strides:  # here, because the copy may need no checks
+        return one_shot(dialect, data, filter.copy(), bias, names, values, None, add, counts_packing)
     parsed, view, own_bias = parse(filter, bias, dialect, **dict(zip(names, values, strict=True)))
     data = check_data(parsed, data)
     if parsed.backend == "tune":

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 import numpy as np
 
 from .. import _core
-from .._base import check, padding, views
+from .._base import activation as _activation
+from .._base import check, padding, terminal, views
 from .._plan import keep, plan, plans, repeat
 from .._run import config
 from . import api
@@ -144,7 +145,8 @@ class ConvTranspose(Generic[DType]):
         if type(data) is not np.ndarray:
             with check.renamed(self._ARGUMENTS):
                 data = check.array("data", data)
-        found = repeat.repeat(self._kept, data, out, config.get_num_threads(), add)
+        kept = {} if config.verbose_scopes else self._kept
+        found = repeat.repeat(kept, data, out, config.get_num_threads(), add)
         if type(found) is np.ndarray:  # otherwise the layout of data and threads
             return found
         own = self._plans  # `update` replaces it
@@ -267,10 +269,27 @@ class ConvTranspose(Generic[DType]):
 
     def __repr__(self) -> str:
         a = self._attributes
+        activation = "" if a.activation[0] == "none" else f", activation={_activation.shown(a.activation)!r}"
         return (
             f"{type(self).__name__}({a.groups * a.ci} -> {a.groups * a.co}, kernel={a.kernel}, strides={a.strides}, "
-            f"groups={a.groups}, dtype={a.dtype}, data_format={a.data_format!r})"
+            f"groups={a.groups}, dtype={a.dtype}, data_format={a.data_format!r}{activation})"
         )
+
+    def _repr_html_(self) -> str:
+        """Return a table of the attributes for notebooks."""
+        a, shown = self._attributes, {}
+        channels = f"{a.groups * a.ci} -> {a.groups * a.co}"
+        named = a._asdict() | {"activation": _activation.shown(a.activation), "channels": channels}
+        for name in _SHOWN:
+            if named[name] is not None:
+                shown[name] = named[name]
+        return terminal.in_html((), shown.items(), type(self).__name__)
+
+
+_SHOWN = (
+    "channels", "kernel", "strides", "dilations", "pads_begin", "pads_end", "auto_pad", "output_padding", "output_shape",
+    "groups", "dtype", "data_format", "filter_format", "activation", "backend", "algorithm", "precision",
+)  # fmt: skip
 
 
 def _rebuild(cls, attributes, filter, bias):

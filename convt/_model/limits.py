@@ -41,10 +41,28 @@ def bytes_of(problem):
     return ITEMSIZE[problem.dtype] * (math.prod(problem.in_shape) + filter + math.prod(problem.out_shape))
 
 
+class MachineLimits:
+    """The limits of problems on a number of threads. Each property of the machine is measured when it is first needed."""
+
+    def __init__(self, threads):
+        self.threads, self._gflops, self._copy_gbs = threads, {}, None
+
+    def of(self, problem):
+        """Return the `Limit` of a problem."""
+        if problem.dtype not in self._gflops:
+            self._gflops[problem.dtype] = _core.fma_peak(problem.dtype, self.threads, 0.05)
+        self._copy_gbs = self._copy_gbs or bandwidth(self.threads)
+        gflops, copy_gbs = self._gflops[problem.dtype], self._copy_gbs
+        return Limit(max(operations(problem) / gflops, bytes_of(problem) / copy_gbs) / 1e9, gflops, copy_gbs)
+
+    def seconds(self, problem):
+        """Return the seconds of the `Limit` of a problem."""
+        return self.of(problem).seconds
+
+
 def limit(problem, threads):
     """Measure the machine and return the `Limit` of a problem."""
-    gflops, copy_gbs = _core.fma_peak(problem.dtype, threads, 0.05), bandwidth(threads)
-    return Limit(max(operations(problem) / gflops, bytes_of(problem) / copy_gbs) / 1e9, gflops, copy_gbs)
+    return MachineLimits(threads).of(problem)
 
 
 def bandwidth(threads):

@@ -13,7 +13,7 @@ import warnings
 from .. import tuning
 from .._base.errors import BackendUnavailableError
 from .._model import machine
-from .._run import config
+from .._run import config, log
 from ..algorithms import ALGORITHMS, BACKENDS, candidates, fastest, onednn
 from . import measure, strides
 from .repeat import Kept
@@ -97,7 +97,7 @@ def _saved(problem, attributes):
         return None
     best = min(times, key=times.get)
     if best == "onednn" and not onednn.library.available():
-        config.note("tune", f"{problem.descriptor()},oneDNN was the fastest but is not available")
+        log.note("tune", f"{problem.descriptor()},oneDNN was the fastest but is not available")
         return None
     return best, "measured earlier: " + ", ".join(f"{name} {time:.3f} ms" for name, time in times.items())
 
@@ -123,14 +123,14 @@ def _measure(plans, problem, data):
         best = measure.measure(runs)
     except measure.Undecided as undecided:
         note = f"could not decide what is the fastest, because {undecided}; using {name} as 'auto' does; no result is kept"
-        config.note("tune", f"{problem.descriptor()},{note}")
+        log.note("tune", f"{problem.descriptor()},{note}")
         warnings.warn(f"convt: {problem.descriptor()}: {note}", RuntimeWarning, stacklevel=2)
         return name, note
     if math.isinf(min(best.values())):
         return name, "nothing was measured, because no candidate supports the values of the data"
     tuning.keep(problem, a.algorithm, threads, best)
     times = ", ".join(f"{name} {seconds * 1e3:.3f} ms" for name, seconds in best.items())
-    config.note("tune", f"{problem.descriptor()},{times}")
+    log.note("tune", f"{problem.descriptor()},{times}")
     return min(best, key=best.get), f"measured: {times}"
 
 

@@ -1,7 +1,8 @@
 """`Plan`: what `ConvTranspose.plan` tells about a data shape."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
+from .._base import terminal
 from .._base.problem import Problem
 from .._model import machine
 from .._run import config
@@ -49,6 +50,11 @@ class Plan:
             counts = getattr(ALGORITHMS[self.algorithm].cost(self.problem), "counts", {})
         cycles = {f"{part}.{name}": count * values[name] for (part, name), count in counts.items()}
         return dict(sorted(((name, n) for name, n in cycles.items() if n), key=lambda item: -item[1]))
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""
+        shown = [each for each in fields(self) if each.repr and getattr(self, each.name) != ""]
+        return terminal.in_html((), [(each.name, getattr(self, each.name)) for each in shown], "plan of convt")
 
     def explain(self) -> str:
         """Return a text of several lines that explains the plan.

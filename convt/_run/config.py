@@ -6,8 +6,8 @@ import contextlib
 import contextvars
 import math
 import os
-import sys
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _core
 from .._base import check, control_groups, environment
@@ -18,6 +18,8 @@ from . import cores
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import SupportsIndex
+
+    from .._base.typing import Backend, Precision
 
 
 def preferred_isa():
@@ -41,7 +43,22 @@ ISA_VARIABLE = _choose_isa()
 _MOST_THREADS = 1024
 _PARALLEL = bool(_core.openmp())
 _threads = None  # `Cores` of the process-wide setting
-_scoped = contextvars.ContextVar("convt_num_threads", default=None)  # set by num_threads, for one context
+
+
+class Scoped(NamedTuple):
+    """Settings of a block of `config`. None stands for the setting around it, or of the process."""
+
+    threads: int | None = None
+    backend: str | None = None
+    precision: str | None = None
+    packed_weights_limit: float | None = None
+    verbose: bool | None = None
+
+
+_NONE = Scoped()
+scoped = contextvars.ContextVar("convt_settings", default=_NONE)  # those of one context
+_around: contextvars.ContextVar[tuple[Scoped, ...]] = contextvars.ContextVar("convt_settings_around", default=())
+verbose_scopes = 0  # number of blocks with verbose calls, in any thread; repeated calls then make all checks
 
 
 def _from_environment():
@@ -69,7 +86,7 @@ def threads_reason():
         return "convt was built without OpenMP"
     if _core.forked():
         return "the process was forked after convt had used threads"
-    return _process_threads().reason if _scoped.get() is None else "num_threads"
+    return _process_threads().reason if scoped.get().threads is None else "num_threads"
 
 
 def get_num_threads() -> int:
@@ -77,7 +94,7 @@ def get_num_threads() -> int:
 
     The first of these that is set determines it, up to 1024 threads:
 
-    1. `num_threads`, inside its block;
+    1. `config` or `num_threads`, inside its block;
     2. `set_num_threads`;
     3. the environment variable CONVT_NUM_THREADS;
     4. the environment variable OMP_NUM_THREADS;
@@ -106,7 +123,7 @@ def get_num_threads() -> int:
     """
     if not _PARALLEL or _core.forked():
         return 1
-    return _scoped.get() or (_threads or _process_threads()).number
+    return scoped.get()[0] or (_threads or _process_threads()).number
 
 
 def set_num_threads(n: SupportsIndex | None) -> None:
@@ -136,9 +153,144 @@ def set_num_threads(n: SupportsIndex | None) -> None:
     _core.invalidate_known_calls()
 
 
+class Config(NamedTuple):
+    """The settings in force inside a block of `config`, as attributes.
+
+    Attributes
+    ----------
+    threads : int
+    backend : str
+    precision : str
+    packed_weights_limit : float or None
+    verbose : bool
+    """
+
+    threads: int
+    backend: str
+    precision: str
+    packed_weights_limit: float | None
+    verbose: bool
+
+
+class ConfigBlock:
+    """A block of `config`. It can be entered several times, also in other threads."""
+
+    __slots__ = ("_settings",)
+
+    def __init__(self, settings: Scoped) -> None:
+        self._settings = settings
+
+    def __enter__(self) -> ConfigBlock:
+        before = scoped.get()
+        _around.set((*_around.get(), before))
+        scoped.set(_merged(self._settings, before))
+        self._count(1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._count(-1)
+        *others, before = _around.get()
+        _around.set(tuple(others))
+        scoped.set(before)
+
+    def _count(self, more: int) -> None:
+        """Count a block that begins (``more`` is 1) or ends (-1)."""
+        global verbose_scopes
+        _core.count_scopes(more)
+        if self._settings.verbose:
+            with _counting:
+                verbose_scopes += more
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(_in_force(self._settings), name)
+
+    def __repr__(self) -> str:
+        return repr(_in_force(self._settings))
+
+
+def _merged(settings: Scoped, around: Scoped) -> Scoped:
+    """Return the settings of a block inside another."""
+    if around is _NONE:
+        return settings
+    return Scoped._make(own if own is not None else other for own, other in zip(settings, around, strict=True))
+
+
+_counting = threading.Lock()
+
+
+def _in_force(settings: Scoped) -> Config:
+    """Return the `Config` of a block with these settings in this context."""
+    now = _merged(settings, scoped.get())
+    threads = now.threads if now.threads and _PARALLEL and not _core.forked() else get_num_threads()
+    limit = _packed_limit if now.packed_weights_limit is None else now.packed_weights_limit
+    verbose = VERBOSE if now.verbose is None else now.verbose
+    return Config(threads, now.backend or _BACKEND, now.precision or _PRECISION, limit, verbose)
+
+
+def config(
+    *, threads: SupportsIndex | None = None, backend: Backend | None = None, precision: Precision = None,
+    packed_weights_limit: float | None = None, verbose: bool | None = None,
+) -> ConfigBlock:  # fmt: skip
+    """Change settings inside a ``with`` block, for the current Python thread or asyncio task only.
+
+    Blocks can be nested; the innermost counts. Without arguments, the result shows the settings in force, as attributes and as
+    text. Operators, models and sessions keep the backend and the precision that were in force when they were created.
+    `set_num_threads`, `set_packed_weights_limit` and the environment variables are the settings of the process outside of all
+    blocks.
+
+    Parameters
+    ----------
+    threads : int, optional
+        Maximum number of threads of a call, at least 1. Numbers above 1024 count as 1024. `convt.torch` uses the number of
+        threads of PyTorch instead.
+    backend : "auto", "native", "onednn" or "reference", optional
+        What ``backend="auto"`` stands for.
+    precision : "highest", "high" or "medium", optional
+        What ``precision=None`` stands for.
+    packed_weights_limit : float, optional
+        Limit of `set_packed_weights_limit`, at least 0.
+    verbose : bool, optional
+        Whether each call logs a line, as with CONVT_VERBOSE=1. Lines go to ``logging.getLogger("convt")`` at level INFO, or to
+        standard error if that level is not enabled.
+
+    Returns
+    -------
+    context manager
+        Its attributes are ``threads``, ``backend``, ``precision``, ``packed_weights_limit`` and ``verbose``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        A setting has a wrong value.
+
+    Examples
+    --------
+    >>> import convt
+    >>> with convt.config(threads=1, backend="native", precision="high"):
+    ...     convt.config().precision, convt.get_num_threads()
+    ('high', 1)
+    >>> convt.config(backend="reference").backend
+    'reference'
+    """
+    if verbose is not None and not isinstance(verbose, bool):
+        raise TypeError(f"verbose: got {type(verbose).__name__}, wanted True or False")
+    limit = packed_weights_limit
+    return ConfigBlock(Scoped(
+        None if threads is None else min(check.integer("threads", threads, 1), _MOST_THREADS),
+        None if backend is None else check.word("backend", backend, BACKENDS),
+        None if precision is None else check.word("precision", precision, PRECISIONS),
+        None if limit is None else check.number("packed_weights_limit", limit, 0),
+        verbose,
+    ))  # fmt: skip
+
+
 @contextlib.contextmanager
 def num_threads(n: SupportsIndex) -> Iterator[None]:
     """Limit calls inside a ``with`` block to ``n`` threads, for the current Python thread or asyncio task only.
+
+    This is `config` with ``threads=n``.
 
     Parameters
     ----------
@@ -159,30 +311,32 @@ def num_threads(n: SupportsIndex) -> Iterator[None]:
     ...     convt.get_num_threads()
     1
     """
-    token = _scoped.set(min(check.integer("n", n, 1), _MOST_THREADS))
+    # Not a block of `config`, because convt.torch enters one at each call if PyTorch has another number of threads.
+    token = scoped.set(Scoped(min(check.integer("n", n, 1), _MOST_THREADS), *scoped.get()[1:]))
     _core.count_scopes(1)
     try:
         yield
     finally:
         _core.count_scopes(-1)
-        _scoped.reset(token)
+        scoped.reset(token)
 
 
 # Read once at import, because reading the environment takes longer than a short call.
-_BACKEND = environment.read("CONVT_BACKEND", ("auto", "native", "onednn", "reference")) or "auto"
+BACKENDS = ("auto", "native", "onednn", "reference")
+_BACKEND = environment.read("CONVT_BACKEND", BACKENDS) or "auto"
 _PRECISION = environment.read("CONVT_PRECISION", PRECISIONS) or PRECISIONS[0]
-_VERBOSE = bool(environment.read("CONVT_VERBOSE"))
+VERBOSE = bool(environment.read("CONVT_VERBOSE"))
 _packed_limit = environment.read("CONVT_PACKED_LIMIT")  # in multiples of the filter's bytes; None: the default limits
 
 
 def default_backend():
-    """Return the backend that "auto" stands for: CONVT_BACKEND at import, else "auto"."""
-    return _BACKEND
+    """Return the backend that "auto" stands for: that of `config`, CONVT_BACKEND at import, else "auto"."""
+    return scoped.get().backend or _BACKEND
 
 
 def default_precision() -> str:
-    """Return the precision that ``precision=None`` stands for: CONVT_PRECISION at import, else "highest"."""
-    return _PRECISION
+    """Return the precision that ``precision=None`` stands for: that of `config`, CONVT_PRECISION at import, else "highest"."""
+    return scoped.get().precision or _PRECISION
 
 
 def get_packed_weights_limit() -> float | None:
@@ -201,7 +355,8 @@ def get_packed_weights_limit() -> float | None:
     4.0
     >>> convt.set_packed_weights_limit(None)
     """
-    return _packed_limit
+    limit = scoped.get().packed_weights_limit
+    return _packed_limit if limit is None else limit
 
 
 def set_packed_weights_limit(times: float | None) -> None:
@@ -240,22 +395,9 @@ def set_packed_weights_limit(times: float | None) -> None:
 
 
 def verbose():
-    """Check whether CONVT_VERBOSE was 1 at import."""
-    return _VERBOSE
-
-
-def report(problem, plan, seconds):
-    """Print the line of one call on standard error, for CONVT_VERBOSE. ``seconds`` is its duration."""
-    print(
-        f"convt,exec,{plan.backend},{plan.algorithm},{plan.isa},{problem.descriptor()},{seconds * 1e3:.3f} ms",
-        file=sys.stderr,
-    )
-
-
-def note(what, text):
-    """Print a line about an event other than a call on standard error, if CONVT_VERBOSE is set."""
-    if verbose():
-        print(f"convt,{what},{text}", file=sys.stderr)
+    """Check whether calls are logged: `config`, or CONVT_VERBOSE at import."""
+    found = scoped.get().verbose
+    return VERBOSE if found is None else found
 
 
 def _memory(root="/"):

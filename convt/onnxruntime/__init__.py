@@ -19,6 +19,7 @@ compares the two on a model.
     _node           one node: its packed weights and its computation
     _parameters     the parameters of a node in a run: dequantized, with a norm or scale folded in
     _host           sessions that are being created; exceptions in a node, of convt, ONNX Runtime and signal handlers
+    _profile        what convt changes in a whole model, from ONNX Runtime's profiler
     __main__        the command that compares a model with and without convt
 """
 

@@ -1,10 +1,11 @@
-"""``python -m convt.onnxruntime model.onnx``: Compare run time and outputs of an ONNX model with and without convt."""
+"""``python -m convt.onnxruntime model.onnx``: Compare run time and outputs of an ONNX model with and without convt.
+
+It prints a table of the ConvTranspose nodes, the share of the run time that they take, and how much faster the model gets.
+"""
 
 import argparse
 import math
-import statistics
 import sys
-import time
 
 import numpy as np
 import onnx
@@ -13,7 +14,8 @@ import onnxruntime
 from .._base import arguments as _arguments
 from .._base import dtypes, terminal
 from .._base.problem import PRECISIONS
-from . import InferenceSession
+from .._call import worth
+from . import InferenceSession, _profile
 
 _EXAMPLES = """examples:
   python -m convt.onnxruntime model.onnx --shape X=1,3,64,64
@@ -76,37 +78,22 @@ def difference(before, after):
     return worst
 
 
-def in_turns(calls, budget, rounds=4):
-    """Return the seconds of each call: the minimum over ``rounds`` rounds of its median time in a round.
-
-    In each round the calls take turns, with a pause of `SPINNING` before each. ``budget`` is in seconds per call.
-    """
-    found = [[] for _ in calls]
-    for call in calls:
-        call()
-    turns = list(zip(calls, found, strict=True)) * rounds
-    with terminal.progress(len(turns)) as begin:
-        for call, medians in turns:
-            begin("timing the model")
-            time.sleep(SPINNING)
-            times, end = [], time.perf_counter() + budget / rounds
-            while time.perf_counter() < end or len(times) < 3:
-                start = time.perf_counter()
-                call()
-                times.append(time.perf_counter() - start)
-            medians.append(statistics.median(times))
-    return [min(medians) for medians in found]
+def in_turns(calls, budget, rounds=4, step=lambda: None):
+    """Return the seconds of each call, as `worth.in_turns` does, with a pause of `SPINNING` before each turn."""
+    return worth.in_turns(calls, budget, rounds, SPINNING, step)
 
 
 def compare(model, shapes, threads, budget, precision=None, given=()):
-    """Run a model with and without convt, and return the results as a dict: nodes, seconds, speedup and differences.
+    """Run a model with and without convt, and return ``(results, Worth)``: a dict of nodes, seconds, speedup and differences.
 
     ``own_difference`` compares ONNX Runtime with and without its graph optimisations. It shows how strongly the model amplifies
     rounding errors, and is None if ONNX Runtime cannot run the model without optimisations.
     """
 
-    def session(kind, optimised=True, **words):
-        options = onnxruntime.SessionOptions()
+    model = _profile.named(model)
+
+    def session(kind, optimised=True, options=None, **words):
+        options = options or onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         if not optimised:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -121,13 +108,22 @@ def compare(model, shapes, threads, budget, precision=None, given=()):
         own = difference(want, session(onnxruntime.InferenceSession, optimised=False).run(None, feed))
     except Exception:  # ONNX Runtime can run some operators only after its optimisations replace them
         own = None
-    before, after = in_turns([lambda: plain.run(None, feed), lambda: ours.run(None, feed)], budget)
-    report = ours.report
+    with terminal.progress(2 * 4) as begin:
+        calls = [lambda: plain.run(None, feed), lambda: ours.run(None, feed)]
+        seconds = in_turns(calls, budget, 4, lambda: begin("timing the model"))
+    report, (before, after) = ours.report, seconds
+    host, convts = {}, {}
+    if ours.nodes or report.kept:
+        host = _profile.node_seconds(lambda options: session(onnxruntime.InferenceSession, options=options), feed)
+        create = lambda options: session(InferenceSession, options=options, precision=precision)  # noqa: E731
+        convts = _profile.node_seconds(create, feed)
+    found = _profile.measured(ours, host, convts, seconds, threads)
     nodes = [{"name": name, **node.description(), "with": report.fused.get(name, ())} for name, node in ours.nodes.items()]
-    return {
+    results = {
         "nodes": nodes, "kept": report.kept, "reason": report.reason, "onnxruntime_s": before, "convt_s": after,
         "speed_up": before / after, "difference": worst, "own_difference": own, "precision": precision,
     }  # fmt: skip
+    return results, found
 
 
 def _arrays(path):
@@ -169,9 +165,11 @@ def main(arguments=None):
     asked = parser.parse_args(arguments)
     try:
         with _arguments.printing(asked.json) as write_json:
-            found = compare(asked.model, asked.shape, asked.threads, asked.budget, asked.precision, asked.input)
-            print(_text(found))
-            write_json({name: "inf" if value == math.inf else value for name, value in found.items()})  # JSON has no infinity
+            results, found = compare(asked.model, asked.shape, asked.threads, asked.budget, asked.precision, asked.input)
+            found.show()
+            print(_text(results))
+            known = {name: "inf" if value == math.inf else value for name, value in results.items()}  # JSON has no infinity
+            write_json(found.as_dict() | known)
     except KeyboardInterrupt:
         parser.exit(130, f"{parser.prog}: stopped\n")
     except Exception as error:  # ONNX Runtime's errors have no common base class
@@ -179,22 +177,17 @@ def main(arguments=None):
     return 0
 
 
-def _text(found):
-    """Format the results of `compare` as text."""
-    lines, served = [], {node["name"] for node in found["nodes"]}
-    for node in found["nodes"]:
-        behind = "".join(f" + {each}" for each in node["with"])
-        lines.append(f"{node['name']}: {node['in']} -> {node['out']} by {node['algorithm']}{behind}")
-    for name, why in found["kept"].items():
-        lines.append(f"{name}: {'some runs are ' if name in served else ''}left to ONNX Runtime because {why}")
-    if not found["nodes"] and not found["kept"]:
-        lines.append(f"convt computes no node of the model because {found['reason']}")
-    own = found["own_difference"]
+def _text(results):
+    """Format what `compare` finds beside the times as text."""
+    lines, served = [], {node["name"] for node in results["nodes"]}
+    kept = {name: why for name, why in results["kept"].items() if name in served}
+    lines += [f"{name}: some runs are left to ONNX Runtime because {why}" for name, why in kept.items()]
+    if not results["nodes"]:
+        lines.append(f"convt computes no node of the model because {results['reason']}")
+    own = results["own_difference"]
     return "\n".join([
         *lines,
-        f"ONNX Runtime: {found['onnxruntime_s'] * 1e3:.3f} ms; with convt: {found['convt_s'] * 1e3:.3f} ms; "
-        f"speedup: {found['speed_up']:.2f}",
-        f"largest relative difference of outputs: convt against ONNX Runtime {found['difference']:.1e}; "
+        f"largest relative difference of outputs: convt against ONNX Runtime {results['difference']:.1e}; "
         f"ONNX Runtime against itself without graph optimisations {'unknown' if own is None else f'{own:.1e}'}",
     ])  # fmt: skip
 

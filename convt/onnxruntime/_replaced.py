@@ -71,6 +71,11 @@ def text_of(scope, nodes):
     return base64.b64encode(graph.SerializeToString()).decode()
 
 
+def node_names(arguments):
+    """Return the names of the nodes that a node of convt with these arguments replaces."""
+    return [each.name for each in onnx.GraphProto.FromString(base64.b64decode(arguments["replaced"])).node]
+
+
 def _session(arguments, element_type, threads, after=""):
     """Return a session of ONNX Runtime that computes the nodes that a node of convt replaces. It prints nothing.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import onnx
 import onnxruntime
 
-from .._base import check
+from .._base import check, terminal
 from .._base.problem import PRECISIONS
 from . import _host, _loading, _options, _replaced
 
@@ -66,6 +66,17 @@ class Report(NamedTuple):
         for name, why in self.kept.items():
             lines.append(f"{name}: {'some runs are ' if name in names else ''}left to ONNX Runtime because {why}")
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        counts = {"packed": self.packed, "unpacked": self.unpacked, "fused": self.fused, "kept": self.kept}
+        return f"<Report of convt.onnxruntime: {', '.join(f'{len(names)} {what}' for what, names in counts.items())}>"
+
+    def _repr_html_(self) -> str:
+        fused = {name: f"fused with {' and '.join(behind)}" for name, behind in self.fused.items()}
+        rows = [(name, "convt", fused.get(name, "")) for name in self.packed]
+        rows += [(name, "convt", f"weights are not constant {fused.get(name, '')}") for name in self.unpacked]
+        rows += [(name, "ONNX Runtime", why) for name, why in self.kept.items()]
+        return terminal.in_html(("node", "computed by", "note"), rows or [("", "", str(self))])
 
 
 class InferenceSession(onnxruntime.InferenceSession):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 
-from .._base import words
-from . import _forward, _fuse, _weights
+from .._base import terminal, words
+from . import _forward, _fuse, _mode, _weights
 from ._compute import precision_of
 from ._modules import RANKS, Settings, TransposedForward, as_torchs, base_of, frozen_weight, is_convts
 
@@ -35,6 +35,9 @@ class Report(NamedTuple):
         Module -> classes of the modules after it that convt computes together with it in inference.
     frozen : tuple of str
         Modules whose weights are not checked for changes.
+    functional : tuple of str
+        Modules in whose forward convt computes calls of ``torch.nn.functional.conv_transpose1d``, ``2d`` and ``3d``: the
+        outermost ones, and transposed convolutions that define their own forward.
 
     Examples
     --------
@@ -50,14 +53,30 @@ class Report(NamedTuple):
     kept: dict[str, str]
     fused: dict[str, tuple[str, ...]]
     frozen: tuple[str, ...] = ()
+    functional: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         named = lambda names: ", ".join(name or "the model itself" for name in names) or "none"  # noqa: E731
         lines = [f"convt computes {words.count(len(self.swapped), 'transposed convolution')}: {named(self.swapped)}"]
+        if not (self.swapped or self.kept or self.functional):
+            lines.append(f"the model has no module ConvTranspose1d, 2d or 3d; functional=True also serves {_mode.FUNCTIONS}")
+        if self.functional:
+            lines.append(f"convt computes the calls of {_mode.FUNCTIONS} inside: {named(self.functional)}")
         lines += [f"{name}: fused with {' and '.join(behind)} in inference" for name, behind in self.fused.items()]
         if self.frozen:
             lines.append(f"weights frozen until convt.torch.refresh(model): {named(self.frozen)}")
         return "\n".join(lines + [f"{named([name])}: left to torch because {why}" for name, why in self.kept.items()])
+
+    def __repr__(self) -> str:
+        counts = {"swapped": self.swapped, "fused": self.fused, "functional": self.functional, "kept": self.kept}
+        return f"<Report of convt.torch: {', '.join(f'{len(names)} {what}' for what, names in counts.items())}>"
+
+    def _repr_html_(self) -> str:
+        fused = {name: f"fused with {' and '.join(behind)} in inference" for name, behind in self.fused.items()}
+        rows = [(name, "convt", fused.get(name, "")) for name in self.swapped]
+        rows += [(name, "convt", f"calls of {_mode.FUNCTIONS}") for name in self.functional]
+        rows += [(name, "torch", why) for name, why in self.kept.items()]
+        return terminal.in_html(("module", "computed by", "note"), rows or [("", "", str(self))])
 
 
 def _why_not(module):
@@ -66,7 +85,7 @@ def _why_not(module):
     if isinstance(module, torch.nn.modules.lazy.LazyModuleMixin):
         return "its sizes are unknown before its first call; call accelerate again after that"
     if cls.forward is not base.forward and not is_convts(module):
-        return f"{cls.__name__} defines its own forward"
+        return f"{cls.__name__} defines its own forward; with functional=True, convt computes the calls inside"
     if cls._output_padding is not base._output_padding:
         return f"{cls.__name__} defines its own _output_padding"
     if "forward" in vars(module) and _forward.installed(module, TransposedForward) is None:
@@ -75,13 +94,13 @@ def _why_not(module):
 
 
 def accelerate(
-    model: Model, *, precision: TorchPrecision = None, freeze: bool = False, tune: bool = False
+    model: Model, *, precision: TorchPrecision = None, freeze: bool = False, tune: bool = False, functional: bool = False
 ) -> tuple[Model, Report]:
     """Let convt compute every ``ConvTranspose1d``, ``2d`` and ``3d`` module of a model, in place.
 
     Modules remain the same objects, of the same class. Parameters, names in ``state_dict``, hooks, parametrizations, weight
     norm, sharing, training mode and device do not change: only ``forward`` is replaced. Modules whose class defines its own
-    ``forward`` are left to torch.
+    ``forward`` are left to torch, except with ``functional=True``.
 
     In inference (``no_grad``, norms in ``eval`` mode), a batch norm and an activation (ReLU, ReLU6, LeakyReLU, Tanh, Sigmoid,
     GELU, SiLU, Hardswish, ELU, PReLU of one slope) that follow a transposed convolution in a `torch.nn.Sequential` are fused
@@ -104,6 +123,10 @@ def accelerate(
     tune : bool
         If True, the first call of each shape in inference measures which algorithm is the fastest. That call takes about a
         second. Later calls reuse the result, also in other models, and `convt.tuning.save` stores it for other processes.
+    functional : bool
+        If True, convt also computes the calls of ``torch.nn.functional.conv_transpose1d``, ``2d`` and ``3d`` in each
+        ``forward`` that is not torch's own, with the settings above: see `functional`, which does this for a block. This also
+        serves a transposed convolution whose own ``forward`` calls that of its base class. Modules keep it until `restore`.
 
     Returns
     -------
@@ -126,7 +149,8 @@ def accelerate(
     convt computes 1 transposed convolution: 0
     0: fused with ReLU in inference
     """
-    swapped, kept, precision = [], _compiled(model), precision_of(precision)
+    compiled, precision = _compiled(model), precision_of(precision)
+    swapped, kept = [], dict(compiled)
     with contextlib.ExitStack() as undo:
         for name, module in _transposed(model):
             if why := _why_not(module):
@@ -142,8 +166,30 @@ def accelerate(
                 replacement = TransposedForward(module, settings, RANKS[base_of(type(module))])
                 _forward.set_attribute(undo, module, "forward", replacement)
         fused = _install_fusion(model, undo)
+        serving = _install_functional(model, undo, Settings(precision, freeze, tune), functional)
         undo.pop_all()
-    return model, Report(tuple(swapped), kept, fused, tuple(swapped) if freeze else ())
+    inside = [name for name in kept if name not in compiled and any(each in serving for each in (*_above(name), name))]
+    outermost = [name for name in serving if not any(each in serving for each in _above(name))]
+    kept = {name: why for name, why in kept.items() if name not in inside}
+    named = tuple(dict.fromkeys([*outermost, *inside]))
+    return model, Report(tuple(swapped), kept, fused, tuple(swapped) if freeze else (), named)
+
+
+def _install_functional(model, undo, settings, wanted):
+    """Replace the forward of each module with a forward of its own if this is ``wanted``, and give present replacements these
+    settings. ``undo`` is that of `_forward.set_attribute`. Return the names of the modules.
+    """
+    names = []
+    for name, module in _places(model):
+        present = _forward.installed(module, _mode.FunctionalForward)
+        if present is None and not (wanted and "forward" not in vars(module) and _mode.has_own_forward(module)):
+            continue
+        names.append(name)
+        precision = present.serving[0] if present is not None and settings.precision is None else settings.precision
+        now = settings._replace(precision=precision)
+        if present is None or present.serving != now or not present.is_of(module):
+            _forward.set_attribute(undo, module, "forward", _mode.FunctionalForward(module, now, type(module)))
+    return names
 
 
 def _install_fusion(model, undo):
@@ -198,7 +244,15 @@ def refresh(model: ModelOrTensor) -> ModelOrTensor:
         return model
     for _, module in _transposed(model):
         _forget(module)
+    _forget_functional(model)
     return model
+
+
+def _forget_functional(model):
+    """Drop the packed weights of functions that forwards of a model call with its parameters and buffers."""
+    if any(_forward.installed(module, _mode.FunctionalForward) for module in model.modules()):
+        for tensor in (*model.parameters(), *model.buffers()):
+            _weights.forget(tensor)
 
 
 def _forget(module):
@@ -240,6 +294,7 @@ def restore(model: Model) -> Model:
     for _, module in _transposed(model):
         _forget(module)
         as_torchs(module)
+    _forget_functional(model)
     for module in model.modules():
         _forward.remove(module)
     return model
@@ -269,6 +324,12 @@ def _places(module, name="", above=()):
     for key, child in module._modules.items():
         if child is not None and not any(child is each for each in above):
             yield from _places(child, _join(name, key), above)
+
+
+def _above(name):
+    """Return the names of the modules around a module, from the outermost, whose name is ""."""
+    parts = name.split(".") if name else []
+    return [".".join(parts[:n]) for n in range(len(parts))]
 
 
 def _join(name, child):

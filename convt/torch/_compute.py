@@ -32,7 +32,7 @@ def precision_of(word):
 
 _NAMES = (
     "strides", "pads_begin", "pads_end", "output_padding", "groups", "dilations", "data_format", "filter_format", "activation",
-    "precision",
+    "precision", "backend",
 )  # fmt: skip
 
 
@@ -45,8 +45,12 @@ def compute(
     ``stride``, ``padding``, ``output_padding`` and ``dilation`` have one integer per spatial axis. `is_channels_last`
     determines the layout of the result. ``tune`` measures once per shape which algorithm is the fastest for packed weights.
     """
-    precision = precision_of(precision)  # here, because torch's setting may differ from when a graph was compiled
-    attributes = tuple(stride), tuple(padding), tuple(output_padding), groups, tuple(dilation), precision, activation
+    # Here, because the setting of torch or convt may differ from when a graph was compiled.
+    precision = precision_of(precision) or config.default_precision()
+    attributes = (
+        tuple(stride), tuple(padding), tuple(output_padding), groups, tuple(dilation), precision, activation,
+        config.default_backend(),
+    )  # fmt: skip
     threads = torch.get_num_threads()
     if threads != config.get_num_threads():
         with config.num_threads(threads):
@@ -62,7 +66,7 @@ def _compute(input, weight, bias, attributes, reuse, tune):
     operator = None
     if reuse != NEVER:
         # With ``tune``, the first call measures, so that later calls give the same bits.
-        operator = _weights.operator(weight, bias, (attributes, channels_last, tune), _keywords, reuse == TRUSTED, tune)
+        operator = _weights.operator(weight, bias, (attributes, channels_last, tune), keywords, reuse == TRUSTED, tune)
     if operator is not None:
         result = operator(data)
     else:
@@ -75,14 +79,14 @@ def _compute(input, weight, bias, attributes, reuse, tune):
     return tensor_of(result)
 
 
-def _keywords(attributes, channels_last, tune):
+def keywords(attributes, channels_last, tune):
     """Return the keywords of `convt.ConvTranspose`."""
-    keywords = dict(zip(_NAMES, _keyword_values(attributes, channels_last), strict=True))
-    return keywords | {"backend": "tune"} if tune else keywords
+    found = dict(zip(_NAMES, _keyword_values(attributes, channels_last), strict=True))
+    return found | {"backend": "tune"} if tune else found
 
 
 def _keyword_values(attributes, channels_last):
     """Return the values of the keywords in _NAMES, in that order."""
-    stride, padding, output_padding, groups, dilation, precision, activation = attributes
+    stride, padding, output_padding, groups, dilation, precision, activation, backend = attributes
     layout = "NXC" if channels_last else "NCX"
-    return stride, padding, padding, output_padding, groups, dilation, layout, "IOX", activation, precision
+    return stride, padding, padding, output_padding, groups, dilation, layout, "IOX", activation, precision, backend

@@ -69,6 +69,16 @@ class Forward:
         return type(self), (self._module(), *self.settings)
 
 
+def calling_module():
+    """Return the innermost module whose call is on the stack, or None."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename == _MODULE_FILE and isinstance(module := frame.f_locals.get("self"), torch.nn.Module):
+            return module
+        frame = frame.f_back
+    return None
+
+
 def set_attribute(undo, module, name, value):
     """Set an attribute of a module, without ``__setattr__``, which the module's class may replace.
 

@@ -1,7 +1,9 @@
-"""The transposed convolutions of `torch.nn.functional`, computed by convt or left to torch."""
+"""The transposed convolutions of `torch.nn.functional`, computed by convt or left to torch, and a mode in which convt computes
+them."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import TYPE_CHECKING
 
@@ -10,10 +12,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
 from .._plan.repeat import are_axes
-from .._run import config
+from .._run import log
 from ._arrays import DTYPES, PLAIN
 from ._compute import COMPARED, REFUSED, TRUSTED, check_precision, compute
 from ._operator import conv_transpose, is_transformed, output_sizes
@@ -31,6 +34,7 @@ _INTEGERS = (int, np.integer, torch.SymInt)
 # torch's functions at the time convt was imported. Profilers replace the functions of torch.nn.functional that modules call.
 TORCH_FUNCTIONS = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
 NAMES = {rank: f"conv_transpose{rank}d" for rank in TORCH_FUNCTIONS}
+RANKS_OF = {function: rank for rank, function in TORCH_FUNCTIONS.items()}
 
 
 def _is_integer(value):
@@ -38,7 +42,7 @@ def _is_integer(value):
     return isinstance(value, _INTEGERS) and not isinstance(value, bool)
 
 
-def _per_axis(value, rank):
+def per_axis(value, rank):
     """Return a tuple of one integer per spatial axis, from one integer or one per axis; None for anything else."""
     if type(value) is tuple and len(value) == rank:
         return value
@@ -50,8 +54,8 @@ def _per_axis(value, rank):
 
 
 def _each_axis(rank, plain, *values):
-    """Return a tuple of `_per_axis` of all values. Only a plain call may call compiled functions, which Dynamo cannot trace."""
-    return values if plain and are_axes(values, rank) else tuple([_per_axis(value, rank) for value in values])
+    """Return a tuple of `per_axis` of all values. Only a plain call may call compiled functions, which Dynamo cannot trace."""
+    return values if plain and are_axes(values, rank) else tuple([per_axis(value, rank) for value in values])
 
 
 def _is_supported(rank, input, weight, bias, attributes, groups, plain):
@@ -102,20 +106,37 @@ _is_valid_cached = functools.lru_cache(256)(_is_valid)  # a model repeats its sh
 
 
 def is_plain_call(input, weight, bias):
-    """Check whether nothing intercepts operators: no compiler, tracer, profiler, mode, forward-mode differentiation, vmap or
-    autocast."""
+    """Check whether nothing intercepts operators: no compiler, tracer, profiler, mode except `Serving`, forward-mode
+    differentiation, vmap or autocast."""
     c = torch._C
     return not (
         FakeTensor in (type(input), type(weight), type(bias))
         or torch.compiler.is_compiling()
         or c._len_torch_dispatch_stack()
         or c._are_functorch_transforms_active()
-        or c._len_torch_function_stack()
+        or (c._len_torch_function_stack() and _other_modes())
         or c._get_tracing_state()
         or forward_ad._current_level >= 0
         or c._autograd._profiler_enabled()
         or torch.is_autocast_enabled("cpu")
     )
+
+
+def _other_modes(*transparent):
+    """Check for torch function modes other than `Serving` and those of the classes ``transparent``."""
+    modes = torch.overrides._get_current_function_mode_stack()
+    return not all(isinstance(mode, (Serving, *transparent)) for mode in modes)
+
+
+_NOTHING = contextlib.nullcontext()
+
+
+def aside():
+    """Return a context without torch function modes, which are also called for each attribute of a tensor.
+
+    Only a plain call may use it, because no mode but `Serving` misses the operators inside.
+    """
+    return torch._C.DisableTorchFunction() if torch._C._len_torch_function_stack() else _NOTHING
 
 
 def _is_vmap_under_autocast():
@@ -133,13 +154,12 @@ def _needs_torch_operator():
         return True
     if torch.compiler.is_compiling():
         return _is_vmap_under_autocast()
-    modes = torch.overrides._get_current_function_mode_stack()
     return (
         torch._C._get_tracing_state() is not None
         or is_transformed()
         or _is_vmap_under_autocast()
         or torch._C._len_torch_dispatch_stack() > 0
-        or not all(isinstance(mode, DeviceContext) for mode in modes)  # a default device affects only new tensors
+        or _other_modes(DeviceContext)  # a default device affects only new tensors
     )
 
 
@@ -155,50 +175,105 @@ def conv_transpose_nd(
 ):
     """Compute a function of torch.nn.functional for ``rank`` spatial axes with convt, or with torch for unsupported calls."""
     check_precision(precision)
+    arguments = input, weight, bias, stride, padding, output_padding, groups, dilation
+    result = _served(rank, *arguments, precision, freeze, tune)
+    return TORCH_FUNCTIONS[rank](*arguments) if result is None else result
+
+
+recorder = None  # while `profile` measures: called with a function that computes a call, and with its arguments
+
+
+def _served(*arguments):
+    """Compute a transposed convolution with convt, or return None for calls that torch computes or refuses."""
+    return _serve(*arguments) if recorder is None else recorder(_serve, *arguments)
+
+
+def _serve(rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze, tune):
     plain = is_plain_call(input, weight, bias)
     attributes = _each_axis(rank, plain, stride, padding, output_padding, dilation)
-    if plain or not _needs_torch_operator():
-        batched = input
-        if type(input) in _SUPPORTED_TYPES and input.dim() == rank + 1:
-            batched = input.unsqueeze(0)
-        try:
-            if _is_supported(rank, batched, weight, bias, attributes, groups, plain):
-                # A compiled graph may compute the weight into a tensor and memory that held another weight before.
-                reuse = TRUSTED if freeze and (plain or not torch.compiler.is_compiling()) else COMPARED
-                arguments = batched, weight, bias, *attributes[:3], groups, attributes[3], precision, reuse
-                gradients = torch.is_grad_enabled() and (
-                    input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
-                )
-                # A call through torch's dispatcher takes ten microseconds more.
-                if plain and not gradients:
-                    result = compute(*arguments, None, tune)
-                elif _have_escaped(input, weight, bias):
-                    raise ValueError("tensors of a transform of torch.func that has ended")
-                else:
-                    result = conv_transpose(*arguments)
-                return result if batched is input else result.squeeze(0)
-        except REFUSED as error:
-            config.note("torch", f"left to torch: {error}")
-        except RuntimeError:
-            if not (input.is_nested or weight.is_nested):  # nested tensors have no shape
-                raise
-    return TORCH_FUNCTIONS[rank](input, weight, bias, stride, padding, output_padding, groups, dilation)
+    arguments = rank, input, weight, bias, attributes, groups, precision, freeze, tune, plain
+    if plain and torch._C._len_torch_function_stack():
+        with aside():
+            return _computed(*arguments)
+    return _computed(*arguments) if plain or not _needs_torch_operator() else None
 
 
-def compute_fused(
-    rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, reuse, activation, tune
-):
+def _computed(rank, input, weight, bias, attributes, groups, precision, freeze, tune, plain):
+    """Compute what `_served` computes. ``attributes`` is the result of `_each_axis`, ``plain`` that of `is_plain_call`."""
+    batched = input
+    if type(input) in _SUPPORTED_TYPES and input.dim() == rank + 1:
+        batched = input.unsqueeze(0)
+    try:
+        if not _is_supported(rank, batched, weight, bias, attributes, groups, plain):
+            return None
+        # A compiled graph may compute the weight into a tensor and memory that held another weight before.
+        reuse = TRUSTED if freeze and (plain or not torch.compiler.is_compiling()) else COMPARED
+        arguments = batched, weight, bias, *attributes[:3], groups, attributes[3], precision, reuse
+        gradients = torch.is_grad_enabled() and (
+            input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+        )
+        # A call through torch's dispatcher takes ten microseconds more.
+        if plain and not gradients:
+            result = compute(*arguments, None, tune)
+        elif _have_escaped(input, weight, bias):
+            raise ValueError("tensors of a transform of torch.func that has ended")
+        else:
+            result = conv_transpose(*arguments)
+        return result if batched is input else result.squeeze(0)
+    except REFUSED as error:
+        log.note("torch", f"left to torch: {error}")
+    except RuntimeError:
+        if not (input.is_nested or weight.is_nested):  # nested tensors have no shape
+            raise
+    return None
+
+
+class Serving(TorchFunctionMode):
+    """A mode in which convt computes the transposed convolutions of torch.nn.functional, with these settings.
+
+    torch calls a mode on all of its functions in the thread that entered it, and without the mode inside.
+    """
+
+    def __init__(self, precision=None, freeze=False, tune=False):
+        super().__init__()
+        self.settings = precision, freeze, tune
+
+    def __torch_function__(self, function, types, arguments=(), keywords=None):
+        rank, keywords = RANKS_OF.get(function), keywords or {}
+        if rank is not None and not torch.compiler.is_compiling():
+            try:
+                bound = bind(*arguments, **keywords)
+            except TypeError:  # torch's own error follows
+                return function(*arguments, **keywords)
+            result = _served(rank, *bound, *self.settings)
+            if result is not None:
+                return result
+        return function(*arguments, **keywords)
+
+
+def bind(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+    """Return the arguments of a function of torch.nn.functional in order."""
+    return input, weight, bias, stride, padding, output_padding, groups, dilation
+
+
+def compute_fused(*arguments):
     """Compute a transposed convolution and an activation in one call, or return None if convt does not support the tensors.
 
-    The caller checks that the call is in inference, and `is_plain_call`.
+    The arguments are those of `_serve_fused`. The caller checks that the call is in inference, and `is_plain_call`.
     """
+    return _serve_fused(*arguments) if recorder is None else recorder(_serve_fused, *arguments)
+
+
+def _serve_fused(
+    rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, reuse, activation, tune
+):
     attributes = _each_axis(rank, True, stride, padding, output_padding, dilation)
     try:
         if not _is_supported(rank, input, weight, bias, attributes, groups, True):
             return None
         return compute(input, weight, bias, *attributes[:3], groups, attributes[3], precision, reuse, activation, tune)
     except REFUSED as error:
-        config.note("torch", f"left to torch: {error}")
+        log.note("torch", f"left to torch: {error}")
         return None
 
 

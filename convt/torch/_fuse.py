@@ -11,7 +11,7 @@ from .._base.activation import ACTIVATIONS
 from ._arrays import array, is_plain, tensor_of
 from ._compute import COMPARED, TRUSTED
 from ._forward import Forward, unhooked
-from ._functional import compute_fused, is_plain_call
+from ._functional import aside, compute_fused, is_plain_call
 from ._modules import RANKS, TORCH_CLASSES, TransposedForward, base_of, has_torchs_forward, settings_of
 from ._weights import fingerprint, register_copy
 
@@ -119,6 +119,13 @@ def fusible_modules(modules, n, inference=False):
     return norm, None, end - n - 1
 
 
+def fused_modules(modules):
+    """Yield each transposed convolution of `leaves` with the modules that are fused with it in their present state."""
+    for n, module in enumerate(modules):
+        if _transposed(module) and (count := fusible_modules(modules, n)[2]):
+            yield module, [each for each in modules[n + 1 : n + 1 + count] if not isinstance(each, _IDENTITIES)]
+
+
 def fused_classes(sequential):
     """Return ``{name of a transposed convolution: classes of the modules fused with it in inference}`` of a Sequential."""
     names, modules = leaves(sequential)
@@ -152,7 +159,8 @@ class SequentialForward(Forward):
             each = modules[n]
             if _transposed(each):
                 norm, activation, count = fusible_modules(modules, n)
-                result = _fold_and_compute(each, norm, activation, input) if count else None
+                with aside():
+                    result = _fold_and_compute(each, norm, activation, input) if count else None
                 if result is not None:
                     keeps = norm is None and _keeps_strides(modules[n + count])
                     input, n = result if keeps else _with_usual_strides(result), n + 1 + count

@@ -189,6 +189,12 @@ def is_convts(module):
     return isinstance(module, _WithSettings) and type(module).forward is _WithSettings.forward
 
 
+def calls_only_function(module):
+    """Check whether a module is a transposed convolution whose forward is torch's or convt's."""
+    base = None if module is None else base_of(type(module))
+    return base is not None and (type(module).forward is base.forward or is_convts(module))
+
+
 def as_torchs(module):
     """Make a module of convt's classes one of torch's. A class that a program derived from convt's stays.
 

@@ -4,7 +4,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils import flop_counter
 
-from .._run import config
+from .._run import log
 from ._arrays import is_channels_last
 from ._compute import COMPARED, NEVER, REFUSED, compute
 
@@ -25,7 +25,7 @@ def _cpu(*arguments):
     try:
         return compute(*arguments)
     except REFUSED as error:
-        config.note("torch", f"left to torch: {error}")
+        log.note("torch", f"left to torch: {error}")
         return _compute_with_torch(*arguments[:8])
 
 

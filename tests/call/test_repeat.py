@@ -358,3 +358,15 @@ def test_axes_are_tuples_of_plain_integers():
     assert _repeat.are_axes(((1, 2), (0, 0)), 2) and _repeat.are_axes(((2**70,),), 1)
     for value in ((True, 1), (1.0, 1), (np.int64(1), 1), [1, 1], (1,), (1, 1, 1), 1, None):
         assert not _repeat.are_axes(((1, 1), value), 2)
+
+
+def test_a_small_filter_with_repeated_elements_is_recognised_as_its_copy(monkeypatch):
+    """Check a filter for all channels, as upsampling without aliases uses it: only the first call is checked and planned."""
+    data, one = np.ones((1, 9, 4), np.float32), np.arange(3, dtype=np.float32).reshape(3, 1, 1)
+    filter = np.broadcast_to(one, (3, 4, 1))
+    parsed, parse = [], api.parse
+    monkeypatch.setattr(api, "parse", lambda *a, **k: parsed.append(1) or parse(*a, **k))
+    convt.clear_caches()
+    results = [convt.conv_transpose(data, filter, strides=2, groups=4) for _ in range(3)]
+    assert len(parsed) == 1 and np.array_equal(results[0], results[2])
+    assert np.array_equal(results[0], convt.conv_transpose(data, filter.copy(), strides=2, groups=4))

@@ -31,8 +31,24 @@ def refused(capsys, *arguments):
 def test_what_it_prints(path, capsys):
     assert cli.main([path, "--shape", "X=2,6,5,7", *QUICK]) == 0
     printed = capsys.readouterr().out
-    assert "Y: (2, 6, 5, 7) -> (2, 4, 11, 15) by " in printed
-    assert "; speedup: " in printed and "ONNX Runtime against itself without graph optimisations " in printed
+    assert printed.startswith("layer  shape ") and "\nY      2x6x5x7 -> 2x4x11x15 " in printed
+    assert "\nONNX Runtime alone takes " in printed and " of ONNX Runtime's time, so " in " ".join(printed.split())
+    assert "ONNX Runtime against itself without graph optimisations " in printed
+
+
+def test_fused_kept_and_unnamed_nodes_have_times(tmp_path, capsys):
+    nodes = [
+        conv(output="A", strides=[2, 2]), helper.make_node("Relu", ["A"], ["B"], name="A"),
+        helper.make_node("Exp", ["B"], ["C"]),
+        conv(inputs=("C", "V"), output="Y", name="kept", strides=[3, 3], auto_pad="SAME_UPPER"),
+    ]  # fmt: skip
+    model = model_of(nodes, {"X": (1, 6, 20, 20)}, constants={"W": weights(6, 4, 3, 3), "V": weights(4, 4, 2, 2)})
+    onnx.save(model, tmp_path / "m.onnx")
+    assert cli.main([str(tmp_path / "m.onnx"), "--json", *QUICK]) == 0
+    served, kept = json.loads(capsys.readouterr().out)["layers"]
+    assert served["fused"] == ["Relu"] and served["convt_seconds"] > 0 and served["algorithm"] and served["of_limit"] > 0
+    assert kept["name"] == "kept" and kept["convt_seconds"] is None and "smaller than its stride" in kept["algorithm"]
+    assert served["host_seconds"] > 0 and kept["host_seconds"] > 0
 
 
 @pytest.mark.parametrize("precision", [None, "medium"])
@@ -41,6 +57,7 @@ def test_json(path, capsys, precision):
     assert cli.main([path, "--json", "--threads", "1", "--shape", "X=1,6,1,1", *words, *QUICK]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["nodes"][0]["in"] == [1, 6, 1, 1] and found["speed_up"] > 0 and found["precision"] == precision
+    assert found["layers"][0]["name"] == "Y" and found["layers"][0]["host_seconds"] > 0 and 0 < found["share"] <= 1
     assert found["difference"] < (3e-2 if precision else 1e-5) and found["own_difference"] < 1e-5
 
 
@@ -48,7 +65,7 @@ def test_arrays_of_a_file(path, capsys, tmp_path, monkeypatch):
     data = weights(1, 6, 4, 3)
     np.savez(tmp_path / "feed.npz", X=data)
     fed = []
-    monkeypatch.setattr(cli, "in_turns", lambda calls, budget: [call() and 1.0 for call in calls])
+    monkeypatch.setattr(cli, "in_turns", lambda calls, *others: [call() and 1.0 for call in calls])
     monkeypatch.setattr(cli, "difference", lambda before, after: fed.append(before) or 0.0)
     assert cli.main([path, "--input", str(tmp_path / "feed.npz"), *QUICK]) == 0
     session = cli.InferenceSession(path)

@@ -125,7 +125,19 @@ class _Draw:
             parts.append(self.activation(co))
         if self.chance(0.06):
             parts.append(rng.choice([f"nn.Conv{self.rank}d({co}, {co}, 1)", "nn.Upsample(scale_factor=2)"]))
+        if self.chance(0.1):
+            text, co = self.by_function(co)
+            parts.append(text)
         return parts or ["nn.ReLU()"], co
+
+    def by_function(self, c):
+        """Return (text, out-channels) of a module that calls a function of torch.nn.functional."""
+        if self.chance(0.5):
+            words = self.rng.choice(["", ", stride=2", ", stride=2, padding=1, output_padding=1", ", dilation=2"])
+            return f"Filtering({c}, {self.rank}{words})", c
+        co = self.width()
+        words = self.rng.choice(["", ", 2", ", 1, 1", ", 3, 0, 1", ", 0"])
+        return f"Weighted({c}, {co}, {self.rank}{words})", co
 
     def conv(self, ci):
         """Return (text, out-channels) of a transposed convolution."""
@@ -159,6 +171,8 @@ class _Draw:
             name = f"nn.LazyConvTranspose{r}d"
         elif r == 2 and self.chance(0.05):
             name = rng.choice(["Kin2d", "Own2d"])
+        elif r == 1 and self.chance(0.15):
+            name = "Squeezing1d"
         channels = [co] if "Lazy" in name else [ci, co]
         text = f"{name}({', '.join([*map(str, channels), kernel, *(f'{k}={v}' for k, v in words.items())])})"
         if "Lazy" not in name and wrapped:
@@ -262,6 +276,8 @@ class _Draw:
             words["precision"] = repr(self.rng.choice(_PRECISIONS))
         if self.chance(0.004):
             words["tune"] = True
+        if self.chance(0.3):
+            words["functional"] = True
         model = "part(model, 1)" if self.chance(0.05) else "model"
         text = f"ct.accelerate({', '.join([model, *(f'{k}={v}' for k, v in words.items())])})"
         return f"model, report = {text}" if model == "model" and self.chance(0.5) else text
@@ -329,7 +345,8 @@ class _Fields(dict):
         return draw.input(grad=True)
 
     def _context(self, draw, rng):
-        contexts = "", "torch.no_grad()", "torch.no_grad()", "torch.inference_mode()", "torch.autocast('cpu')"
+        more = "torch.inference_mode()", "torch.autocast('cpu')", "ct.functional()"
+        contexts = "", "torch.no_grad()", "torch.no_grad()", *more
         return f"with {context}: " if (context := rng.choice(contexts)) else ""
 
     def _conv(self, draw, rng):

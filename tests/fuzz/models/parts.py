@@ -109,6 +109,40 @@ class Own2d(nn.ConvTranspose2d):
         return super().forward(x, output_size) + 1
 
 
+class Squeezing1d(nn.ConvTranspose1d):
+    """A decoder that only adds squeezes to the forward, as SpeechBrain's does."""
+
+    def forward(self, x):
+        x = super().forward(x if x.dim() == 3 else torch.unsqueeze(x, 1))
+        return torch.squeeze(x, dim=1) if torch.squeeze(x).dim() == 1 else torch.squeeze(x)
+
+
+class Filtering(nn.Module):
+    """A filter for all channels, called by its function, as in upsampling without aliases."""
+
+    def __init__(self, channels, rank, **words):
+        super().__init__()
+        self.register_buffer("filter", torch.linspace(-1, 1, 3**rank).reshape(1, 1, *[3] * rank))
+        self.name, self.channels, self.words = f"conv_transpose{rank}d", channels, words
+
+    def forward(self, x):
+        weight = self.filter.expand(self.channels, *self.filter.shape[1:])
+        return getattr(nn.functional, self.name)(x, weight, groups=self.channels, **self.words)
+
+
+class Weighted(nn.Module):
+    """A transposed convolution by a parameter, called by torch's own function with positional arguments."""
+
+    def __init__(self, ci, co, rank, *arguments):
+        super().__init__()
+        draws = torch.Generator().manual_seed(ci)
+        self.weight = nn.Parameter(torch.randn(ci, co, *[2] * rank, generator=draws))
+        self.name, self.arguments = f"conv_transpose{rank}d", arguments
+
+    def forward(self, x):
+        return getattr(torch, self.name)(x, self.weight, None, *self.arguments)
+
+
 class Halved(nn.Module):
     """A parametrization."""
 

@@ -50,6 +50,7 @@ class Plain:
 
     accelerate = staticmethod(lambda model, **keywords: (model, None))
     restore = refresh = staticmethod(lambda model: model)
+    functional = staticmethod(lambda **keywords: contextlib.nullcontext())
 
     def __init__(self):
         self.faults = []
@@ -77,7 +78,8 @@ class Convt:
         wanted = {name for name, module in model.named_modules() if isinstance(module, _TRANSPOSED)}
         named = [*report.swapped, *report.kept]
         swapped = tuple(report.swapped) if keywords.get("freeze") else ()
-        if len(set(named)) != len(named) or not {"" if each not in modules else each for each in named} >= wanted:
+        present = {"" if each not in modules else each for each in (*named, *report.functional)}
+        if len(set(named)) != len(named) or not present >= wanted or {*report.functional} & {*named}:
             self.faults.append(f"report names {named}, the model has {sorted(wanted)}")
         if not set(report.fused) <= set(report.swapped) or report.frozen != swapped:
             self.faults.append(f"report of {report}")
@@ -157,7 +159,10 @@ def _readable(text):
     """Return a message without what depends on addresses, and without TorchScript's and Dynamo's names and places."""
     if re.search("__torch__|TorchScript|Tracing failed|being compiled|supported yet|string literal|Expected a value of", text):
         return _TORCHSCRIPT
+    if "has no attribute or method" in text:  # also TorchScript's, at the first time in a process
+        return _TORCHSCRIPT
     text = text.partition("Detailed error:")[0].partition("\n\nfrom user code:")[0]
+    text = text.partition("Dynamo failed to run FX node")[0]  # with sizes that are known or open
     return re.sub(r"0x[0-9a-f]+|\bid \d+|<statement \d+>|\bz?[suf]+\d+\b|grad_fn=<\w+>", "...", text)[:600]  # Dynamo's symbols
 
 

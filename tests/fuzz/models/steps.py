@@ -204,6 +204,9 @@ CONTEXTS = (
     "torch.utils.flop_counter.FlopCounterMode(display=False), torch.no_grad()",
     "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), torch.no_grad()",
     "torch.autograd.forward_ad.dual_level(), torch.no_grad()", "torch.autograd.detect_anomaly(check_nan=False)",
+    *["ct.functional(), torch.no_grad()"] * 3, "ct.functional()", "torch.device('cpu'), ct.functional()",
+    "ct.functional(), torch.device('cpu')", "torch.autocast('cpu'), ct.functional()", "ct.functional(precision='highest')",
+    "Watching(), ct.functional()", "ct.functional(), torch.autograd.profiler.profile()",
 )  # fmt: skip
 
 

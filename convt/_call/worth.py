@@ -1,0 +1,256 @@
+"""`Worth`: what convt changes in a whole model: the share of transposed convolution, the bound that it sets, what was reached.
+
+Integrations measure: the whole with and without convt, and each transposed convolution in it. This module has all that follows
+from these times, and their form as text, HTML and JSON.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from typing import Any, NamedTuple
+
+from .._base import terminal, words
+from .._model import limits
+from .._plan.choose import choose
+
+_COLUMNS = ("layer", "shape", "host ms", "convt ms", "algorithm", "limit")
+_LITTLE = 1.02  # a bound or speedup up to this is within the noise of a measurement
+
+
+class LayerTime(NamedTuple):
+    """The times of a transposed convolution in a run of the whole, and of what convt computes together with it.
+
+    Attributes
+    ----------
+    name : str
+        Name in the model.
+    data, output : tuple of int
+        Shapes.
+    host_seconds, convt_seconds : float
+        Seconds in a run, of all ``calls`` together. ``convt_seconds`` is NaN if convt does not compute the layer, and
+        ``host_seconds`` if it is unknown.
+    algorithm : str
+        Algorithm of convt, or the reason why convt does not compute the layer.
+    of_limit : float
+        The hardware limit as a fraction of ``convt_seconds``: 1.0 is as fast as the machine permits. Arrays that stay in the
+        caches, AMX and Winograd can exceed it. NaN if unknown.
+    fused : tuple of str
+        What convt computes together with the layer; its time counts in both times.
+    calls : int
+        Number of calls in a run.
+    """
+
+    name: str
+    data: tuple[int, ...]
+    output: tuple[int, ...]
+    host_seconds: float
+    convt_seconds: float = math.nan
+    algorithm: str = ""
+    of_limit: float = math.nan
+    fused: tuple[str, ...] = ()
+    calls: int = 1
+
+
+class Worth(NamedTuple):
+    """What convt changes in a whole model. ``print(worth)`` shows a table of the layers and a verdict.
+
+    Attributes
+    ----------
+    host : str
+        The library that computes the rest, such as "PyTorch".
+    layers : tuple of LayerTime
+        The transposed convolutions.
+    host_seconds, convt_seconds : float
+        Seconds of the whole without and with convt.
+    looked_for : str
+        What a measurement looks for, which is said if it finds no layer.
+    advice : str
+        How to use convt for it.
+
+    Examples
+    --------
+    >>> from convt._call.worth import LayerTime, Worth
+    >>> layer = LayerTime("up", (1, 64, 32, 32), (1, 32, 64, 64), 0.003, 0.001, "direct", 0.4)
+    >>> worth = Worth("PyTorch", (layer,), 0.01, 0.008)
+    >>> worth.share, round(worth.bound, 2), round(worth.reached, 2)
+    (0.3, 1.43, 1.25)
+    >>> print(worth)
+    layer  shape                 host ms  convt ms  algorithm  limit
+    up     64x32x32 -> 32x64x64    3.000     1.000  direct       40%
+    PyTorch alone takes 10.000 ms, with convt 8.000 ms.
+    Transposed convolution takes 30% of PyTorch's time, so the whole can get at most
+    1.43 times as fast. With convt it is 1.25 times as fast.
+    """
+
+    host: str
+    layers: tuple[LayerTime, ...]
+    host_seconds: float
+    convt_seconds: float
+    looked_for: str = "transposed convolutions"
+    advice: str = ""
+
+    @property
+    def share(self) -> float:
+        """The share of transposed convolution in the host's time, from 0 to 1."""
+        known = [layer.host_seconds for layer in self.layers if layer.host_seconds >= 0]  # not NaN
+        return min(sum(known) / self.host_seconds, 1.0) if known else 0.0
+
+    @property
+    def bound(self) -> float:
+        """How many times as fast the whole can get at most: 1 / (1 - share), if transposed convolution takes no time."""
+        return 1 / (1 - self.share) if self.share < 1 else math.inf
+
+    @property
+    def reached(self) -> float:
+        """How many times as fast the whole is with convt."""
+        return self.host_seconds / self.convt_seconds
+
+    def verdict(self) -> str:
+        """Return one or two sentences: what is to gain at most, and what was reached."""
+        host = self.host
+        if not self.layers:
+            return f"Nothing is to gain: {host} computed no transposed convolution; looked for {self.looked_for}."
+        share = f"ransposed convolution takes {percent(self.share)} of {host}'s time"
+        most = f"the whole can get at most {times(self.bound)} as fast" if self.share < 0.995 else "it decides alone"
+        if self.bound <= _LITTLE:
+            return f"Nothing is to gain: t{share}, so {most}."
+        if all(math.isnan(layer.convt_seconds) for layer in self.layers):
+            return f"T{share}, but convt computes none of it: {self.layers[0].algorithm}."
+        if self.reached <= _LITTLE:
+            return f"Nothing is gained: t{share}, so {most}, but with convt it is {times(self.reached)} as fast."
+        advice = f" {self.advice}" if self.advice else ""
+        varies = ": more than the bound, so the times vary" if self.reached > self.bound else ""
+        return f"T{share}, so {most}. With convt it is {times(self.reached)} as fast{varies}.{advice}"
+
+    def rows(self) -> list[list[str]]:
+        """Return the cells of the table, a row for each layer."""
+        return [
+            [
+                _printable(layer.name) + (f" x{layer.calls}" if layer.calls > 1 else ""),
+                f"{_sizes(layer.data)} -> {_sizes(layer.output)}" if layer.data else "-",
+                _milliseconds(layer.host_seconds), _milliseconds(layer.convt_seconds),
+                "-" if math.isnan(layer.convt_seconds) else layer.algorithm,
+                "-" if math.isnan(layer.of_limit) else f"{layer.of_limit:.0%}",
+            ] for layer in self.layers
+        ]  # fmt: skip
+
+    def notes(self) -> list[str]:
+        """Return the lines below the table: what is fused with layers, what convt leaves to the host, and the whole."""
+        lines = [f"with {' and '.join(behind)}: {names}" for behind, names in self._grouped("fused") if behind]
+        lines += [f"left to {self.host} because {why}: {names}" for why, names in self._grouped("algorithm", left=True)]
+        if self.layers:
+            whole = _milliseconds(self.host_seconds), _milliseconds(self.convt_seconds)
+            lines.append(f"{self.host} alone takes {whole[0]} ms, with convt {whole[1]} ms.")
+        return lines
+
+    def _grouped(self, field: str, left: bool = False) -> list[tuple[Any, str]]:
+        """Return (value of a field, names of the layers that have it) of the layers that convt computes, or has ``left``."""
+        layers = [each for each in self.layers if math.isnan(each.convt_seconds) or not left]
+        names: dict[Any, list[str]] = {}
+        for each in layers:
+            names.setdefault(getattr(each, field), []).append(_printable(each.name))
+        return [(value, ", ".join(dict.fromkeys(found))) for value, found in names.items()]
+
+    def __str__(self) -> str:
+        table = [terminal.text(_COLUMNS, self.rows(), _COLUMNS, _LEFT, _WRAPPED, _WIDTH)[0]] if self.layers else []
+        return "\n".join([*table, *_wrapped(*self.notes(), self.verdict())])
+
+    def show(self) -> None:
+        """Print what ``print`` shows; on a terminal, with a table of the package rich if it is installed."""
+        if self.layers:
+            terminal.draw("", _COLUMNS, self.rows(), _COLUMNS, left=_LEFT, wrapped=_WRAPPED)
+        print("\n".join(_wrapped(*self.notes(), self.verdict())))
+
+    def __repr__(self) -> str:
+        return (
+            f"<Worth of {words.count(len(self.layers), 'layer')} in {self.host}: share {percent(self.share)}, "
+            f"bound {self.bound:.2f}, reached {self.reached:.2f}>"
+        )
+
+    def _repr_html_(self) -> str:
+        if not self.layers:
+            return f"<p>{self.verdict()}</p>"
+        return terminal.in_html(_COLUMNS, self.rows(), " ".join([*self.notes(), self.verdict()]))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as a dict for JSON, which has neither infinity nor NaN: these are None."""
+        layers = [{name: _known(value) for name, value in layer._asdict().items()} for layer in self.layers]
+        whole = {"host_seconds": self.host_seconds, "convt_seconds": self.convt_seconds, "share": self.share}
+        numbers = {name: _known(value) for name, value in (whole | {"bound": self.bound, "reached": self.reached}).items()}
+        return {"host": self.host, "layers": layers, **numbers, "verdict": self.verdict()}
+
+
+_LEFT, _WIDTH = ("layer", "shape", "algorithm"), 80
+_WRAPPED = {"layer": 12, "shape": 26, "algorithm": 12}  # least widths of columns that wrap in a narrow table
+
+
+def _printable(name):
+    """Return a name, escaped if it has control characters, because names of a model's parts may contain any characters."""
+    return name if name.isprintable() else ascii(name)
+
+
+def _known(value):
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _milliseconds(seconds):
+    return "-" if math.isnan(seconds) else f"{seconds * 1e3:.3f}" if seconds < 0.1 else f"{seconds * 1e3:.0f}"
+
+
+def percent(share):
+    return f"{share:.0%}" if share >= 0.095 else f"{share:.1%}"
+
+
+def times(factor):
+    return f"{factor:.2f} times" if factor < 10 else f"{factor:.0f} times"
+
+
+def _sizes(shape):
+    """Return a shape as text, without a batch of 1."""
+    return "x".join(map(str, shape[1:] if shape[:1] == (1,) else shape))
+
+
+def _wrapped(*texts):
+    import textwrap  # imported here, because few processes need it
+
+    return [line for text in texts for line in textwrap.wrap(text, _WIDTH, break_on_hyphens=False)]
+
+
+def planned(operator, shape, limit):
+    """Return ``(algorithm, seconds of the hardware limit)`` of an operator for a data shape. Nothing is packed.
+
+    ``limit`` is a `limits.MachineLimits`.
+    """
+    problem = operator._attributes.problem(tuple(shape))
+    return choose(operator._plans, problem)[0], limit.seconds(problem)
+
+
+def machine_limit(threads):
+    """Return a `limits.MachineLimits`, for `planned`."""
+    return limits.MachineLimits(threads)
+
+
+def in_turns(calls, budget, rounds=4, pause=0.0, step=lambda: None, before=()):
+    """Return the seconds of each call: the minimum over ``rounds`` rounds of its median time in a round.
+
+    In each round the calls take turns, with a pause of ``pause`` seconds before each. ``step`` is called before each turn, and
+    ``before`` has a function for each call that prepares its turns. ``budget`` is in seconds per call.
+    """
+    found, before = [[] for _ in calls], before or [lambda: None] * len(calls)
+    for call, prepare in zip(calls, before, strict=True):
+        prepare()
+        call()
+    for _ in range(rounds):
+        for call, prepare, medians in zip(calls, before, found, strict=True):
+            step()
+            prepare()
+            time.sleep(pause)
+            times, end = [], time.perf_counter() + budget / rounds
+            while time.perf_counter() < end or len(times) < 3:
+                start = time.perf_counter()
+                call()
+                times.append(time.perf_counter() - start)
+            medians.append(statistics.median(times))
+    return [min(medians) for medians in found]
