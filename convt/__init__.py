@@ -30,12 +30,14 @@ from ._base.errors import BackendUnavailableError
 from ._call.api import clear_caches, conv_transpose, resolve
 from ._call.operator import ConvTranspose
 from ._call.show import show_config
+from ._call.stream import Stream, stream_many
 from ._run.config import get_num_threads, get_packed_weights_limit, num_threads, set_num_threads, set_packed_weights_limit
 from ._version import __version__
 
 __all__ = [
     "BackendUnavailableError",
     "ConvTranspose",
+    "Stream",
     "__version__",
     "clear_caches",
     "conv_transpose",
@@ -46,6 +48,7 @@ __all__ = [
     "set_num_threads",
     "set_packed_weights_limit",
     "show_config",
+    "stream_many",
     "tuning",
 ]
 
