@@ -63,6 +63,10 @@ class Timeline(NamedTuple):
         """Return the first of n inputs that an output reads that is not final yet."""
         return min(n, max(0, -((self.reach - 1 - self.begin - self.final(n)) // self.stride)))
 
+    def settled(self, n):
+        """Check whether all steps of one length are alike from n inputs on: each makes as many outputs of as many inputs."""
+        return self.stride * n - self.delay >= max(0, self.reach - 1 - self.begin)
+
     def piece(self, n, end, out):
         """Return (inputs, begin, outputs) of a step along the axis: outputs up to ``out``, of the inputs up to ``end``.
 
@@ -88,6 +92,8 @@ class Shared:
         stride, begin, more = attributes.strides[axis], begin[axis], out[axis] - attributes.strides[axis] * _LONG
         reach = (attributes.kernel[axis] - 1) * attributes.dilations[axis] + 1
         self.timeline = Timeline(stride, reach, begin, 0 if trim else more)
+        kept = self.timeline.kept
+        self.tail = (slice(None),) * self.place + (slice(-kept, None),) if kept else None  # what a stream keeps of a step
         self.steps = {}  # (shape of the inputs of a step, begin, outputs) -> Step
 
     def step(self, shape, begin, out):
@@ -179,6 +185,7 @@ class Stream:
         """Forget all inputs: the next chunk begins a new signal, whose sizes on other axes may differ."""
         self._seen, self._finished = 0, False
         self._kept: NDArray[Any] | None = None  # the last inputs, never changed in place; None: no chunk has come
+        self._alike: dict[tuple[int, ...], Step] = {}  # shape of a chunk -> its Step, once all of one shape are alike
 
     @property
     def delay(self) -> int:
@@ -206,10 +213,25 @@ class Stream:
         MemoryError
             The output does not fit into memory. The stream is as before.
         """
-        data = self._checked(chunk)
+        own, kept = self._shared, self._kept
+        if type(chunk) is np.ndarray and own.source is self._op._plans and chunk.dtype is own.dtype:
+            step = self._alike.get(chunk.shape)
+            if step is not None:  # a chunk like an earlier one
+                if own.tail is None:
+                    result = step(chunk)
+                else:
+                    whole = np.concatenate((kept, chunk), own.place)
+                    result, self._kept = step(whole), whole[own.tail].copy()
+                self._seen += chunk.shape[own.place]
+                return result
         own = self._current()
-        whole, step, n = self._prepare(own, data)
+        data = self._checked(chunk)
+        step, whole, n = self._next(own, data)
         result = self._empty(own, data.shape) if step is None else step(whole)
+        if step is not None and own.timeline.settled(self._seen):
+            if len(self._alike) >= _STEPS:
+                self._alike.clear()
+            self._alike[data.shape] = step
         self._advance(own, whole, n)
         return result
 
@@ -218,6 +240,7 @@ class Stream:
         own = self._shared
         if own.source is not self._op._plans:
             own = self._shared = shared(self._op, self.axis, self.trim)
+            self._alike = {}
         return own
 
     def _checked(self, chunk, name="chunk"):
@@ -248,13 +271,13 @@ class Stream:
         with check.renamed({"data": "chunk"}):
             own.attributes.unchecked_problem((*shape[: own.place], _LONG, *shape[own.place + 1 :]))
 
-    def _prepare(self, own, data):
-        """Return ``(inputs of the next step, its Step or None without outputs, number of inputs after it)``."""
+    def _next(self, own, data):
+        """Return ``(the next Step, or None without outputs; its inputs; number of inputs after it)``."""
         t, place, seen, kept = own.timeline, own.place, self._seen, self._kept
         n = seen + data.shape[place]
-        whole = data if kept is None or not kept.shape[place] else _joined(kept, data, place)
+        whole = data if kept is None or not kept.shape[place] else np.concatenate((kept, data), place)
         inputs, begin, out = t.piece(seen, n, t.final(n))
-        return whole, own.step(whole.shape, begin, out) if out else None, n
+        return own.step(whole.shape, begin, out) if out else None, whole, n
 
     def _advance(self, own, whole, n):
         """Keep the last of the inputs of a step, after which the stream has seen ``n``."""
@@ -294,12 +317,13 @@ class Stream:
         _, begin, out = t.piece(self._seen, self._seen, t.total(self._seen))
         result = own.step(kept.shape, begin, out)(kept) if out else self._empty(own, kept.shape)
         self._kept, self._finished = kept[(slice(None),) * place + (slice(0, 0),)], True
+        self._alike = {}
         return result
 
     def copy(self) -> Stream:
         """Return a stream that continues from here by itself. It shares packed weights and plans with this one."""
         other = type(self).__new__(type(self))
-        other.__dict__.update(self.__dict__)
+        other.__dict__.update(self.__dict__, _alike=self._alike.copy())
         return other
 
     @property
@@ -334,7 +358,7 @@ class Stream:
                     f"and {wanted} inputs"
                 )
             kept = inputs.copy()
-        self._kept, self._seen, self._finished = kept, seen, bool(finished)
+        self._kept, self._seen, self._finished, self._alike = kept, seen, bool(finished), {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self._op, self.batch, self.axis, self.trim, self.state)
@@ -348,11 +372,6 @@ def _rebuild(cls, op, batch, axis, trim, state):
     stream = cls(op, batch, axis, trim)
     stream.state = state
     return stream
-
-
-def _joined(kept, data, place):
-    """Return two arrays, one after the other along an axis, as one."""
-    return np.concatenate((kept, data), place)
 
 
 def stream_many(streams: Sequence[Stream], chunks: Sequence[Array]) -> list[NDArray[Any]]:
@@ -417,7 +436,7 @@ def _step_together(members, results):
     own = members[0][1]._shared
     data = np.concatenate([data for _, _, data in members])
     kept = [stream._kept for _, stream, _ in members]
-    whole = data if kept[0] is None or not kept[0].shape[own.place] else _joined(np.concatenate(kept), data, own.place)
+    whole = data if kept[0] is None or not kept[0].shape[own.place] else np.concatenate((np.concatenate(kept), data), own.place)
     t, seen = own.timeline, members[0][1]._seen
     after = seen + data.shape[own.place]
     _, begin, out = t.piece(seen, after, t.final(after))

@@ -1,20 +1,75 @@
-"""invariant: `direct` in an order of sums that depends on the operator alone, not on sizes, positions, batch or layout.
+"""invariant: sums in an order that depends on the operator alone, not on sizes, positions or batch.
 
 The bits of an output are then the same wherever the output is computed: in a part of the data, in a chunk of a stream, in
-another batch, in NXC or NCX. "auto" never takes it, because `direct` is as fast or faster.
+another batch. "auto" never takes it, because another algorithm is as fast or faster for a given size. It is one of two:
+
+* `direct` with `order.invariant_order`; it accepts every operator;
+* `depthwise` for operators on which it is expected to be faster. Its kernels sum the taps of an output in one order, with two
+  exceptions: an axis of stride 1 and a dilation is divided into runs by its size, and the kernels of groups of several channels
+  sum phases in pairs, where the window shows both.
 """
 
-from . import order
+from functools import partial
+
+from . import depthwise, order, phases, planes
+from .caches import remembered
+
+_DEPTHWISE = planes.by_blocks(depthwise.STAGES, depthwise.STAGES.widens)
+_MARK = ("depthwise",)  # the beginning of the forms of `depthwise`
+_PIXELS = 1 << 9  # the two algorithms are compared for about this many pixels
 
 
 def _schedule(problem, here, unit, threads, finite=True):
-    """Return the schedule of `direct` for the problem with `order.invariant_order`."""
-    return order.DIRECT.schedule(
-        problem._replace(order=order.invariant_order(problem, finite, here)), here, unit, threads, finite
-    )
+    """Return the schedule of a problem: of `depthwise`, marked in its form, or of `direct` with an order."""
+    if finite and _depthwise_is_faster(_operator(problem), here):
+        found = _DEPTHWISE.schedule(problem, here, unit, threads)
+        if found is not None:  # it does not accept an axis without inputs in 16-bit types, whose outputs have no sums
+            return found._replace(form=_MARK + found.form)
+    problem = problem._replace(order=order.invariant_order(problem, finite, here))
+    return order.DIRECT.schedule(problem, here, unit, threads, finite)
+
+
+def _operator(problem):
+    """Return the problem of the same operator whose sizes and window do not depend on the data."""
+    size = max(2, round(_PIXELS ** (1 / problem.rank)))
+    axes = phases.axes_of(problem)
+    return problem._replace(
+        batch=1, in_sizes=(size,) * problem.rank, begin=(0,) * problem.rank,
+        out_sizes=tuple([size * axis.s for axis in axes]), planar=False, activation=("none", 0.0, 0.0),
+    )  # fmt: skip
+
+
+@remembered(256)
+def _depthwise_is_faster(problem, here):
+    """Check whether `depthwise` sums in one order and is expected to be faster than `direct`."""
+    kind = depthwise.kinds.kind_of(problem, here)
+    if kind is None or kind.groups_per_vector or (problem.strides[-1] == 1 < problem.dilations[-1]):
+        return False
+    cycles = [each.cost(each.schedule(problem, here, "vectors", 1), here) for each in (_DEPTHWISE, order.DIRECT)]
+    return cycles[0] < cycles[1]
+
+
+def _plain(schedule):
+    """Return (stages, schedule without the mark)."""
+    if schedule.form[:1] == _MARK:
+        return _DEPTHWISE, schedule._replace(form=schedule.form[1:])
+    return order.DIRECT, schedule
+
+
+def _of_schedule(stage, schedule, *more):
+    """Call a stage of the algorithm that made a schedule."""
+    stages, schedule = _plain(schedule)
+    return getattr(stages, stage)(schedule, *more)
+
+
+def _recipe(attributes, filter, bias, form, unit):
+    if form[:1] == _MARK:
+        return _DEPTHWISE.recipe(attributes, filter, bias, form[1:], unit)
+    return order.DIRECT.recipe(attributes, filter, bias, form, unit)
 
 
 STAGES = order.DIRECT._replace(
-    schedule=_schedule, by_name=True, units=("vectors",),
-    does="direct, with sums in an order that depends on the operator alone; for equal bits at all sizes",
+    schedule=_schedule, cost=partial(_of_schedule, "cost"), packing=partial(_of_schedule, "packing"), recipe=_recipe,
+    bind=partial(_of_schedule, "bind"), by_name=True, units=("vectors",),
+    does="sums in an order that depends on the operator alone; for equal bits at all sizes",
 )  # fmt: skip
