@@ -235,6 +235,20 @@ class Stream:
         self._advance(own, whole, n)
         return result
 
+    def with_tail(self, chunk: Array) -> NDArray[Any]:
+        """Return the outputs of a call, and after them those that `finish` would return now. The stream goes on.
+
+        It is the part of the output of all inputs so far, as if they were all, that earlier calls did not return.
+        """
+        own = self._current()
+        data = self._checked(chunk)
+        t, n = own.timeline, self._seen + data.shape[own.place]
+        _, whole, _ = self._next(own, data)
+        _, begin, out = t.piece(self._seen, n, t.total(n))
+        result = own.step(whole.shape, begin, out)(whole) if out else self._empty(own, data.shape)
+        self._advance(own, whole, n)
+        return result
+
     def _current(self):
         """Return the `Shared` for the present weights."""
         own = self._shared

@@ -2,11 +2,12 @@
 
 `conv_transpose1d`, `conv_transpose2d` and `conv_transpose3d` replace the functions of `torch.nn.functional`.
 `ConvTranspose1d`, `ConvTranspose2d` and `ConvTranspose3d` replace the modules of `torch.nn`. `accelerate` lets convt compute
-the modules of a whole model, in place. `refresh` updates frozen weights after a change, and `restore` undoes `accelerate`.
+the modules of a whole model, in place. `refresh` updates frozen weights after a change, and `restore` undoes `accelerate`. In a context of `streaming`, a model computes a signal chunk by chunk.
 torch computes every call that convt does not support (other devices, dtypes and layouts, subclasses of tensors, invalid
 arguments), with torch's results and errors.
 
     _accelerate     whole models: accelerate, refresh, restore
+    _streaming      models that compute a signal chunk by chunk
     _forward        objects that replace the forward of a module
     _fuse           fusion of batch norms and activations with the transposed convolution before them in a Sequential
     _modules        modules of torch.nn with convt's forward
@@ -25,6 +26,7 @@ except ImportError as error:
 from ._accelerate import Report, accelerate, refresh, restore
 from ._functional import conv_transpose1d, conv_transpose2d, conv_transpose3d
 from ._modules import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from ._streaming import streaming
 
 __all__ = [
     "ConvTranspose1d",
@@ -37,4 +39,5 @@ __all__ = [
     "conv_transpose3d",
     "refresh",
     "restore",
+    "streaming",
 ]
