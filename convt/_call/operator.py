@@ -61,7 +61,7 @@ class ConvTranspose(Generic[DType]):
     """
 
     _ARGUMENTS: Mapping[str, str] = MappingProxyType({})  # names of arguments in errors, where they differ
-    _streamed: Mapping[Any, Any] = MappingProxyType({})  # what streams share (stream.py)
+    _steps: Mapping[Any, Any] = MappingProxyType({})  # of streams (steps.py)
 
     @overload
     def __init__(self, filter: NDArray[DType], bias: Array | None = None, **keywords: Unpack[OperatorKeywords]) -> None: ...
@@ -266,10 +266,10 @@ class ConvTranspose(Generic[DType]):
     def stream(self, batch: SupportsIndex = 1, axis: SupportsIndex = -1, trim: str | None = None) -> Stream:
         """Return a stream, which computes data that arrives in chunks along one spatial axis.
 
-        The outputs of all chunks and of `Stream.finish`, one after the other, have the same bits however the data is divided into
-        chunks. With ``algorithm="invariant"`` they are the bits of ``op(whole)``. Another operator computes ``op(whole)`` with
-        the algorithm that is fastest for its length, so the last bits may differ. Weights that `update` replaces serve from the
-        next chunk on.
+        The outputs of all chunks and of `Stream.finish`, one after the other, are the output of the whole. Their bits do not
+        depend on the division into chunks. With ``algorithm="invariant"`` they are also the bits of ``op(whole)``. Any other
+        operator computes ``op(whole)`` with an algorithm that depends on the length, so that last bits may differ. Streams use
+        the native backend. After `update`, the next chunk is computed with the new weights.
 
         Parameters
         ----------

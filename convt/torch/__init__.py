@@ -2,9 +2,10 @@
 
 `conv_transpose1d`, `conv_transpose2d` and `conv_transpose3d` replace the functions of `torch.nn.functional`.
 `ConvTranspose1d`, `ConvTranspose2d` and `ConvTranspose3d` replace the modules of `torch.nn`. `accelerate` lets convt compute
-the modules of a whole model, in place. `refresh` updates frozen weights after a change, and `restore` undoes `accelerate`. In a context of `streaming`, a model computes a signal chunk by chunk.
-torch computes every call that convt does not support (other devices, dtypes and layouts, subclasses of tensors, invalid
-arguments), with torch's results and errors.
+the modules of a whole model, in place. `refresh` updates frozen weights after a change, and `restore` undoes `accelerate`.
+In a
+context of `streaming`, a model computes a signal chunk by chunk. torch computes every call that convt does not support (other
+devices, dtypes and layouts, subclasses of tensors, invalid arguments), with torch's results and errors.
 
     _accelerate     whole models: accelerate, refresh, restore
     _streaming      models that compute a signal chunk by chunk

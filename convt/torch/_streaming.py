@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -29,16 +29,17 @@ _NAMES = "input", "weight", "bias", "stride", "padding", "output_padding", "grou
 _TRIMS = "model", "right"
 
 
-class streaming:  # noqa: N801 - used like a function
+class streaming:
     """A context in which the ConvTranspose1d modules of a model compute a signal chunk by chunk.
 
     Inside the ``with`` block, each call of the model gets the next chunk. Each ConvTranspose1d adds what earlier chunks
-    contribute to the outputs of the chunk. The other modules are unchanged, so they must act on each frame alone (activations,
-    convolutions of kernel 1) or keep a state of their own. The model may be accelerated or not. It is as before after the block.
+    contribute to the outputs of the chunk. The other modules are unchanged, so they must act on each frame alone
+    (activations, convolutions of kernel 1) or keep a state of their own. The model may be accelerated or not. After the block
+    it is as before.
 
-    A subclass of ConvTranspose1d that cuts the result of torch's forward, as causal decoders do, is served too. Weights are those
-    of the first call in the block. A model has one session at a time; `state` moves a signal out of it and back, so that one
-    model serves many signals in turn.
+    A subclass of ConvTranspose1d that cuts the result of torch's forward, as causal decoders do, is served too. Weights are
+    those of the first call in the block. A model has one session at a time. `state` moves a signal out of it and back, so that
+    one model serves many signals in turn.
 
     Parameters
     ----------
@@ -225,7 +226,7 @@ class StreamingForward(_forward.Forward):
             got = ", ".join(f"{type(each).__name__} of {each.dtype} on {each.device}" for each in tensors)
             raise ValueError(f"{self.name}: got {got}, wanted (N, C, L) or (C, L) CPU tensors of one dtype of {DTYPES}")
         if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
-            raise ValueError(f"{self.name}: got a call that records gradients, wanted one in torch.no_grad(), because a stream has none")
+            raise ValueError(f"{self.name}: got a call that records gradients, wanted torch.no_grad(): a stream has none")
 
     def _operator(self, weight, bias, attributes):
         """Return the operator for a weight, which calls outside of the session and other sessions share."""
@@ -237,7 +238,7 @@ class StreamingForward(_forward.Forward):
             stream = op.stream()
             short = stream.delay > 0 and not any(attributes[1])
             if stream.delay or any(attributes[1]):
-                got = f"a kernel shorter than the stride" if short else f"padding {attributes[1][0]}"
+                got = "a kernel shorter than the stride" if short else f"padding {attributes[1][0]}"
                 raise ValueError(
                     f"{self.name}: got {got}, wanted padding 0 and a kernel of at least the stride for trim='model'; "
                     "trim=None serves every module"

@@ -125,7 +125,7 @@ def test_one_model_serves_two_signals_in_turn():
 @torch.no_grad()
 def test_weights_that_are_computed():
     for norm in (torch.nn.utils.parametrizations.weight_norm, torch.nn.utils.weight_norm):
-        model, x = nn.Sequential(norm(Causal(4, 3, 4, stride=2)), norm(nn.ConvTranspose1d(3, 2, 2, stride=2))), torch.randn(1, 4, 9)
+        model, x = nn.Sequential(norm(Causal(4, 3, 4, 2)), norm(nn.ConvTranspose1d(3, 2, 2, 2))), torch.randn(1, 4, 9)
         want = model(x)
         with ct.streaming(model):
             close(torch.cat([model(chunk) for chunk in x.split(2, 2)], 2), want)
@@ -148,7 +148,7 @@ def test_sessions_and_their_errors():
             model[0](x)
         with torch.no_grad():
             model[0](x)
-            with pytest.raises(ValueError, match=r"input of 0: got shape \(2, 2, 3\), wanted \(1, 2, any\)"):
+            with pytest.raises(ValueError, match=r"input of 0: got batch 2 \(shape \(2, 2, 3\)\), wanted 1"):
                 model[0](x.expand(2, 2, 3))
             with pytest.raises(ValueError, match="0: got Tensor of torch.float64"):
                 model[0](x.double())
