@@ -365,9 +365,9 @@ def conv_transpose(
         * "rows": for NCX with few channels or small groups.
         * "turned": for NCX; "direct" with pixels as GEMM columns.
         * "unpacked": for few pixels and weights passed with each call; multiplies a filter in IOX order without packing it.
-        * "invariant": "direct" in an order of sums that depends on the filter, strides and dilations alone. The bits of an
-          output do not change with the size of the data, the batch, the layout, or the position; `ConvTranspose.stream` needs
-          that to give the bits of a call on the whole.
+        * "invariant": "direct" or "depthwise", in an order of sums that depends on the operator alone. The bits of an output
+          do not change with the size of the data, the batch, or the position, so that a stream (`ConvTranspose.stream`) has
+          the bits of a call on the whole. "auto" never takes it.
         * "matrix", "matrix_winograd", "matrix_scatter", "matrix_turned": the algorithms above on AMX tiles. A float32 is
           multiplied as three bfloat16 parts, which is no less accurate.
         * "matrix_high", "matrix_high_winograd", "matrix_high_scatter", "matrix_high_turned": on AMX tiles, with a float32 as

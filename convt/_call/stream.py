@@ -51,8 +51,8 @@ class Stream:
         """Forget all inputs: the next chunk begins another signal, whose sizes on the other axes may differ."""
         self._set(None, 0)
 
-    def _set(self, kept, seen, finished=False):
-        self._kept: NDArray[Any] | None = kept  # the last inputs, never changed in place; None before the first chunk
+    def _set(self, kept: NDArray[Any] | None, seen: int, finished: bool = False) -> None:
+        self._kept = kept  # the last inputs, never changed in place; None before the first chunk
         self._seen, self._finished = seen, finished
         self._alike: dict[tuple[int, ...], Step] = {}  # shape of a chunk -> its Step, once all steps of one shape are alike
 
@@ -82,14 +82,14 @@ class Stream:
         MemoryError
             The output does not fit into memory. The stream is as before.
         """
-        steps = self._steps
-        if type(chunk) is np.ndarray and chunk.dtype is steps.dtype and steps.source is self._op._plans:
+        steps, kept = self._steps, self._kept
+        if kept is not None and type(chunk) is np.ndarray and chunk.dtype is steps.dtype and steps.source is self._op._plans:
             step = self._alike.get(chunk.shape)
             if step is not None:  # a chunk like an earlier one
                 if steps.tail is None:
                     result = step(chunk)
                 else:
-                    whole = np.concatenate((self._kept, chunk), steps.place)
+                    whole = np.concatenate((kept, chunk), steps.place)
                     result, self._kept = step(whole), whole[steps.tail].copy()
                 self._seen += chunk.shape[steps.place]
                 return result

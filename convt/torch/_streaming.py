@@ -50,7 +50,7 @@ class streaming:
         What a module returns for a chunk of ``n`` frames:
 
         * "model": as many outputs as torch's module; the last ``(kernel - 1) * dilation + 1 - stride + output_padding`` of them
-          may still change. For models that cut these off, as causal decoders do (Encodec, DAC, VoxCPM). Needs padding 0 and a
+          may still change. For models that cut these off, as causal decoders do (Encodec, VoxCPM). Needs padding 0 and a
           kernel of at least the stride.
         * "right": the first ``n * stride`` of these, which are final. For models that do not cut anything off.
         * None: all outputs that are final, as `convt.ConvTranspose.stream`. With padding, the first chunks give fewer. The last
@@ -97,7 +97,8 @@ class streaming:
         if not self._layers:
             why = "; ".join(f"{name or 'the model itself'}: {why}" for name, why in self.kept.items())
             raise ValueError(f"model: got no ConvTranspose1d to stream, wanted at least one{why and ' (' + why + ')'}")
-        self._model, self._undo, self.finishing = model, None, False
+        self._undo: contextlib.ExitStack | None = None
+        self.finishing = False  # inside `finish`
         self.streamed = tuple(self._layers)
 
     def __enter__(self) -> Self:

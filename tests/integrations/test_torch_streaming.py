@@ -17,7 +17,7 @@ nn = torch.nn
 
 
 class Causal(nn.ConvTranspose1d):
-    """A subclass that cuts the tail off, as VoxCPM's and DAC's causal decoders do."""
+    """A subclass that cuts the tail off, as VoxCPM's causal decoder does."""
 
     def forward(self, x, output_size=None):
         return super().forward(x, output_size)[..., : -(self.kernel_size[0] - self.stride[0])]
