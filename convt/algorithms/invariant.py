@@ -4,9 +4,7 @@ The bits of an output are then the same wherever the output is computed: in a pa
 another batch. "auto" never takes it, because another algorithm is as fast or faster for a given size. It is one of two:
 
 * `direct` with `order.invariant_order`; it accepts every operator;
-* `depthwise` for operators on which it is expected to be faster. Its kernels sum the taps of an output in one order, with two
-  exceptions: an axis of stride 1 and a dilation is divided into runs by its size, and the kernels of groups of several channels
-  sum phases in pairs, where the window shows both.
+* `depthwise` for operators on which it is expected to be faster, and whose outputs it sums in one order (`_in_one_order`).
 """
 
 from functools import partial
@@ -16,6 +14,7 @@ from .caches import remembered
 
 _DEPTHWISE = planes.by_blocks(depthwise.STAGES, depthwise.STAGES.widens)
 _MARK = ("depthwise",)  # the beginning of the forms of `depthwise`
+_BLOCK_TERMS = 4  # terms of a block of two phases (DW_BLOCK_TERMS - 1)
 _PIXELS = 1 << 9  # the two algorithms are compared for about this many pixels
 
 
@@ -42,11 +41,26 @@ def _operator(problem):
 @remembered(256)
 def _depthwise_is_faster(problem, here):
     """Check whether `depthwise` sums in one order and is expected to be faster than `direct`."""
-    kind = depthwise.kinds.kind_of(problem, here)
-    if kind is None or kind.groups_per_vector or (problem.strides[-1] == 1 < problem.dilations[-1]):
+    if not _in_one_order(problem, here):
         return False
     cycles = [each.cost(each.schedule(problem, here, "vectors", 1), here) for each in (_DEPTHWISE, order.DIRECT)]
     return cycles[0] < cycles[1]
+
+
+def _in_one_order(problem, here):
+    """Check whether `depthwise` sums each output in an order that sizes and positions do not change.
+
+    Its kernels add blocks of terms of the last axis; within a block, sources, which are in-channels and input rows; within a
+    source, the terms of the block (kernels/body_blocks.h). A block begins at the first term inside the input, and is shorter
+    where two phases are computed together. The order is fixed if there is one source, or if all terms are one block. The
+    kernels of groups of several channels have other orders.
+    """
+    kind = depthwise.kinds.kind_of(problem, here)
+    if kind is None or kind.groups_per_vector:
+        return False
+    if problem.rank == problem.ci == 1:
+        return True
+    return phases.most_taps(problem.kernel[-1], problem.strides[-1], problem.dilations[-1]) <= _BLOCK_TERMS
 
 
 def _plain(schedule):
