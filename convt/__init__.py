@@ -30,6 +30,7 @@ from ._base.errors import BackendUnavailableError
 from ._call.api import clear_caches, conv_transpose, resolve
 from ._call.operator import ConvTranspose
 from ._call.show import show_config
+from ._call.stream import Stream, stream_many
 from ._run.config import (
     config,
     get_num_threads,
@@ -43,6 +44,7 @@ from ._version import __version__
 __all__ = [
     "BackendUnavailableError",
     "ConvTranspose",
+    "Stream",
     "__version__",
     "clear_caches",
     "config",
@@ -54,6 +56,7 @@ __all__ = [
     "set_num_threads",
     "set_packed_weights_limit",
     "show_config",
+    "stream_many",
     "tuning",
 ]
 

@@ -4,6 +4,8 @@ Integrations call these functions. No module here knows an instruction set or a 
 
     api          checks, layouts and filter formats; one-shot calls
     operator     `ConvTranspose`
+    stream       `Stream`, `stream_many`: data that arrives in chunks
+    steps        the computation of a chunk
     onnx_rules   ONNX's attributes as convt's
     show         `show_config`
     worth        `Worth`: the share of transposed convolution in a whole model, and what convt changes

@@ -105,7 +105,8 @@ class Attributes(NamedTuple):
         begin, _, out_sizes = self.windows(in_sizes)
         axes = zip(in_sizes, self.kernel, self.strides, self.dilations, strict=True)
         # The stride of an axis with one input has no effect. A stride of at least the kernel gives each tap its own phase.
-        strides = tuple(max(s, k) if n == d == 1 else s for n, k, s, d in axes)
+        # "invariant" sums in an order that depends on the strides.
+        strides = tuple(max(s, k) if n == d == 1 and self.algorithm != "invariant" else s for n, k, s, d in axes)
         return Problem(
             self.dtype, batch, self.groups, self.ci, self.co, in_sizes, self.kernel, strides, self.dilations,
             begin, out_sizes, self.activation, self.data_format != "NXC" and self.groups * max(self.ci, self.co) > 1,
@@ -364,6 +365,9 @@ def conv_transpose(
         * "rows": for NCX with few channels or small groups.
         * "turned": for NCX; "direct" with pixels as GEMM columns.
         * "unpacked": for few pixels and weights passed with each call; multiplies a filter in IOX order without packing it.
+        * "invariant": "direct" or "depthwise", in an order of sums that depends on the operator alone. The bits of an output
+          do not change with the size of the data, the batch, or the position, so that a stream (`ConvTranspose.stream`) has
+          the bits of a call on the whole. "auto" never takes it.
         * "matrix", "matrix_winograd", "matrix_scatter", "matrix_turned": the algorithms above on AMX tiles. A float32 is
           multiplied as three bfloat16 parts, which is no less accurate.
         * "matrix_high", "matrix_high_winograd", "matrix_high_scatter", "matrix_high_turned": on AMX tiles, with a float32 as

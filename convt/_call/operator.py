@@ -13,6 +13,7 @@ from .._base import check, padding, terminal, views
 from .._plan import keep, plan, plans, repeat
 from .._run import config
 from . import api
+from .stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -61,6 +62,7 @@ class ConvTranspose(Generic[DType]):
     """
 
     _ARGUMENTS: Mapping[str, str] = MappingProxyType({})  # names of arguments in errors, where they differ
+    _steps: Mapping[Any, Any] = MappingProxyType({})  # of streams (steps.py)
 
     @overload
     def __init__(self, filter: NDArray[DType], bias: Array | None = None, **keywords: Unpack[OperatorKeywords]) -> None: ...
@@ -262,6 +264,46 @@ class ConvTranspose(Generic[DType]):
         'direct'
         """
         return plan.describe(self._plans, self._attributes.problem(_shape(shape)))
+
+    def stream(self, batch: SupportsIndex = 1, axis: SupportsIndex = -1, trim: str | None = None) -> Stream:
+        """Return a stream, which computes data that arrives in chunks along one spatial axis.
+
+        The outputs of all chunks and of `Stream.finish`, one after the other, are the output of the whole. Their bits do not
+        depend on the division into chunks. With ``algorithm="invariant"`` they are also the bits of ``op(whole)``. Any other
+        operator computes ``op(whole)`` with an algorithm that depends on the length, so that last bits may differ. Streams use
+        the native backend. After `update`, the next chunk is computed with the new weights.
+
+        Parameters
+        ----------
+        batch : int, default 1
+            Batch of each chunk.
+        axis : int, default -1
+            The streamed axis: 0 is the first spatial axis, -1 the last.
+        trim : None or "right"
+            With "right", the output has ``stride`` times the length of the input, the convention of causal decoders (Encodec,
+            Mimi, SoundStream): pads_end and output_padding of the axis have no effect, and the tail is never shown.
+
+        Returns
+        -------
+        Stream
+            A stream before its first chunk.
+
+        Raises
+        ------
+        ValueError, TypeError
+            An argument is wrong, or the operator has an output_shape.
+
+        Examples
+        --------
+        >>> import numpy as np, convt
+        >>> op = convt.ConvTranspose(np.ones((4, 1, 1), np.float32), strides=2, pads_begin=1, pads_end=1)
+        >>> stream = op.stream()
+        >>> [stream(np.full((1, n, 1), n, np.float32)).ravel().tolist() for n in (1, 2)]
+        [[1.0], [3.0, 3.0, 4.0, 4.0]]
+        >>> stream.finish().ravel().tolist()
+        [2.0]
+        """
+        return Stream(self, batch, axis, trim)
 
     def __reduce__(self) -> tuple[Any, ...]:
         plans = self._plans

@@ -30,6 +30,8 @@ def choose(plans, problem, data=None):
     a = plans.attributes
     if a.backend in BACKENDS:
         return a.backend, ""
+    if a.algorithm != "auto" and ALGORITHMS[a.algorithm].stages.by_name:  # nothing else gives its bits
+        return native(problem, a.algorithm), ""
     if a.backend == "tune":
         found = plans.tuned.get_or_make(
             (problem, machine.current(), config.get_num_threads()),

@@ -211,6 +211,7 @@ from . import (
     common,
     depthwise,
     direct,
+    invariant,
     onednn,
     order,
     planes,
@@ -240,6 +241,8 @@ class Algorithm(NamedTuple):
 
     def permitted(self, problem):
         """Check whether "auto" may take the algorithm. Dtypes other than float32 always require full precision."""
+        if self.stages.by_name:
+            return False
         allowed = problem.precision if problem.dtype == "float32" else "highest"
         return problem.dtype == self.exact or PRECISIONS.index(self.precision) <= PRECISIONS.index(allowed)
 
@@ -284,6 +287,9 @@ def _on(unit, algorithm, these):
     limit = "; also ".join(filter(None, (here.limit, these.limit))) or None
     precision = max(here.precision, these.precision, key=PRECISIONS.index)
     more = {"name": name, "unit": unit, "fallback": _direct}
+    if these.by_name:  # it computes block by block already
+        make = partial(_named, partial(planes.bind.make, these, **more))
+        return Algorithm(these, make, unit, limit, precision, here.exact)
     if these.widens is None:
         make = partial(_named, partial(stages.make, these, **more))
         return Algorithm(these, make, unit, limit, precision, here.exact)
@@ -298,6 +304,7 @@ def _on(unit, algorithm, these):
 _STAGES = {
     "direct": direct.STAGES, "winograd": winograd.STAGES, "winograd6": winograd.LARGE_STAGES, "scatter": scatter.STAGES,
     "depthwise": depthwise.STAGES, "rows": rows.STAGES, "turned": turned.STAGES, "unpacked": unpacked.STAGES,
+    "invariant": invariant.STAGES,
 }  # fmt: skip
 # Name that users see -> the algorithm and its unit
 _ON_UNIT = {name_on(unit, name): (name, unit) for unit in UNITS for name, these in _STAGES.items() if unit in these.units}

@@ -2,15 +2,17 @@
 
 `direct` sums an output's products tap by tap within depth chunks. The taps and chunks depend on the run of the output, and the
 cost model ends runs according to the sizes of the problem. `order_of` returns the Order of a whole problem, `part_of` the Order
-of a part of it. A Problem with an Order is computed in that order.
+of a part of it. A Problem with an Order is computed in that order. `invariant_order` returns the Order of the algorithm
+"invariant", which does not depend on sizes.
 """
 
 import itertools
 import math
 from typing import NamedTuple
 
-from . import common, direct
+from . import common, direct, phases
 from .caches import remembered
+from .direct import tables
 from .direct.bind import depth_chunks
 from .planes import by_blocks
 from .planes.blocks import Schedule
@@ -120,3 +122,25 @@ def _with_runs(axes, depths, ax, runs):
     """Return axes and depths with other runs on axis ``ax``; ``runs`` are pairs (run, number of the run that it replaces)."""
     axes = [*axes[:ax], [run for run, _ in runs], *axes[ax + 1 :]]
     return axes, {at: depths[(*at[:ax], runs[at[ax]][1], *at[ax + 1 :])] for at in _choices(axes)}
+
+
+def invariant_order(problem, finite, here):
+    """Return an Order in which the sum of an output depends on the operator and on the inputs that reach the output alone.
+
+    Sizes, the position of the output, the batch and the layout have no influence. With finite weights, an output sums all taps
+    of its phase, and those outside the input read zeros. Otherwise it sums the taps that are inside the input.
+    """
+    info, rank = here.info(problem.dtype), problem.rank
+    axes = phases.axes_of(problem)
+    groups = [axis.groups(True) for axis in axes]
+    if finite:
+        runs = [tuple([Run(n, -math.inf, math.inf, (0, len(g.offsets))) for n, g in enumerate(axis)]) for axis in groups]
+    else:
+        found = [[c for c in axis.runs(True, True) if c.group >= 0] for axis in axes]
+        runs = [tuple([Run(c.group, c.start, c.start + c.count, c.tap_range) for c in axis]) for axis in found]
+    depths = []
+    for combo in itertools.product(*runs):
+        totals = [len(axis[run.group].offsets) for axis, run in zip(groups, combo, strict=True)]
+        chunks = tables.depth_chunks([run.taps for run in combo], totals, info.filled(problem.ci), info.kstep, 0)
+        depths.append((tuple(map(tuple, chunks.tolist())), False))
+    return Order((True,) * rank, tuple(runs), (finite,) * rank, tuple(depths))

@@ -71,6 +71,7 @@ class Stages(NamedTuple):
     # contiguous channels, and `planes.by_blocks` extends it to channels of any stride. None if it computes on planes itself.
     widens: Callable | None = None
     permits: Callable | None = None  # (schedule, in_strides, out_strides) -> whether strides permit it; None: all do
+    by_name: bool = False  # "auto" never takes it
     unpacked: bool = False  # it reads one-shot filters in rows without packing; "auto" takes it only for these
 
 

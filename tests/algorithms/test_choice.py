@@ -98,7 +98,7 @@ def test_a_task_of_fewer_rows_than_a_tile_is_no_whole_tile():
 
 
 def test_names_are_an_algorithm_on_a_unit():
-    assert BASIC == ("direct", "winograd", "scatter", "depthwise", "rows", "turned", "unpacked")
+    assert BASIC == ("direct", "winograd", "scatter", "depthwise", "rows", "turned", "unpacked", "invariant")
     for name, each in ALGORITHMS.items():
         algorithm, unit = on_unit(name)
         assert algorithm in (*BASIC, "winograd6") and unit in ("vectors", *(each.prefix for each in UNITS.values()))

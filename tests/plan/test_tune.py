@@ -35,7 +35,7 @@ from convt._plan import measure as _measure
 from convt._run import config
 from convt.algorithms import onednn
 
-NOT_HERE = (*NCX_ONLY, "unpacked")  # unpacked is for weights that come with a call
+NOT_HERE = (*NCX_ONLY, "unpacked", "invariant")  # unpacked is for weights that come with a call; invariant is taken by name
 WAYS = [
     *(name for name in ALGORITHMS if name not in NOT_HERE and (not name.startswith("matrix") or matrix_unit())),
     *(["onednn"] if onednn.library.available() else []),

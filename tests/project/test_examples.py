@@ -14,6 +14,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @pytest.mark.parametrize(("name", "made", "most", "needs"), [
     ("photo", "photo.png", 1e-5, []), ("istft", "istft.wav", 1e-6, []), ("generator", "generator.png", 0.05, []),
+    ("streaming_codec", "streaming_codec.wav", 1e-6, []),
     ("onnx_interfaces", "onnx_interfaces.png", 1e-6, ["onnx", "onnxruntime"]),
     ("openvino_groups", "openvino_groups.png", 1e-6, []),
 ])  # fmt: skip

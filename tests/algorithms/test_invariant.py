@@ -1,0 +1,88 @@
+"""Tests of "invariant": a part of a problem has the bits of the whole, for all layers that `direct` or `depthwise` compute."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from cases import ISAS, using_isa
+
+import convt
+from convt._call import api
+from convt._model import machine
+from convt.algorithms import ALGORITHMS, candidates, invariant
+
+DTYPES = (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
+
+
+def draw(seed):
+    """Return (operator, data, axis, axis in the data, begin and end of a part of the outputs) of a random problem."""
+    rng = np.random.default_rng(seed)
+    pick = lambda *values: values[rng.integers(len(values))]  # noqa: E731
+    rank, depthwise = pick(1, 1, 2, 3), bool(rng.integers(2))
+    if depthwise:
+        groups, ci, co = pick(1, 2, 8, 16, 33, 64), pick(1, 1, 2, 4), pick(1, 1, 2, 4)
+    else:
+        groups, ci, co = pick(1, 1, 2), pick(1, 3, 16, 40, 100, 300), pick(1, 2, 5, 16, 40)
+    each = lambda low, high: [int(n) for n in rng.integers(low, high, rank)]  # noqa: E731
+    kernel, strides, dilations, sizes = each(1, 11), each(1, 5), each(1, 4), each(1, (60, 9, 4)[rank - 1])
+    data_format, dtype = pick("NXC", "NCX"), pick(*DTYPES)
+    filter = rng.standard_normal((*kernel, groups * ci, co)).astype(dtype)
+    if rng.integers(6) == 0:
+        filter.flat[rng.integers(filter.size)] = pick(np.nan, np.inf)
+    op = convt.ConvTranspose(
+        filter, rng.standard_normal(groups * co).astype(dtype), strides=strides, dilations=dilations, groups=groups,
+        data_format=data_format, algorithm="invariant", activation=pick(None, "relu", "tanh"),
+    )  # fmt: skip
+    shape = (2, *sizes, groups * ci) if data_format == "NXC" else (2, groups * ci, *sizes)
+    axis = int(rng.integers(rank))
+    out = op._attributes.problem(shape).out_sizes[axis]
+    start = int(rng.integers(0, out))
+    place = axis + (1 if data_format == "NXC" else 2)
+    return op, rng.standard_normal(shape).astype(dtype), axis, place, start, int(rng.integers(start + 1, out + 1))
+
+
+def check_part(seed):
+    op, data, axis, place, start, end = draw(seed)
+    with np.errstate(all="ignore"):
+        whole, problem = op(data), op._attributes.problem(data.shape)
+        s, reach = problem.strides[axis], (problem.kernel[axis] - 1) * problem.dilations[axis] + 1
+        first, last = max(0, -((reach - 1 - start) // s)), min(problem.in_sizes[axis], (end - 1) // s + 1)
+        at = lambda sizes, size: (*sizes[:axis], size, *sizes[axis + 1 :])  # noqa: E731
+        part = problem._replace(
+            batch=1, in_sizes=at(problem.in_sizes, last - first), begin=at(problem.begin, start - first * s),
+            out_sizes=at(problem.out_sizes, end - start),
+        )  # fmt: skip
+        read = np.ascontiguousarray(np.take(data[1:], range(first, last), place))
+        got = api.execute(op._attributes, op._plans, read, (), None, part)[0]
+    assert got.tobytes() == np.ascontiguousarray(np.take(whole[1:], range(start, end), place)).tobytes(), seed
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("seed", range(100))
+def test_a_part_has_the_bits_of_the_whole(seed, isa):
+    with using_isa(isa):
+        check_part(seed)
+
+
+def test_depthwise_is_taken_where_it_sums_in_one_order():
+    def form(kernel, ci, co, groups, sizes=(32,), **keywords):
+        filter = np.ones((*kernel, groups * ci, co), np.float32)
+        op = convt.ConvTranspose(filter, groups=groups, algorithm="invariant", **keywords)
+        problem = op._attributes.problem((1, *sizes, groups * ci))
+        return invariant.STAGES.schedule(problem, machine.current(), "vectors", 1).form[:1] == ("depthwise",)
+
+    assert form((4,), 1, 1, 64, strides=2) and form((40,), 1, 1, 64, strides=2) and form((4, 4), 1, 1, 64, (9, 9), strides=2)
+    assert not form((9, 9), 1, 1, 64, (9, 9))  # blocks of terms with several sources
+    assert not form((4,), 64, 64, 1, strides=2)
+
+
+def test_auto_never_takes_it():
+    op = convt.ConvTranspose(np.ones((4, 64, 64), np.float32), strides=2)
+    problem = op._attributes.problem((1, 32, 64))
+    assert not ALGORITHMS["invariant"].permitted(problem) and "invariant" not in candidates(problem)
+
+
+def test_a_size_of_one_keeps_the_strides():
+    op = convt.ConvTranspose(np.ones((8, 300, 8), np.float32), strides=2, algorithm="invariant")
+    assert op._attributes.problem((1, 1, 300)).strides == (2,)
+    one = np.random.default_rng(0).standard_normal((1, 1, 300)).astype(np.float32)
+    assert op(one)[:, :2].tobytes() == op(np.concatenate((one, one), 1))[:, :2].tobytes()
