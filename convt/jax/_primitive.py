@@ -89,7 +89,8 @@ def _keywords(data, filter, parameters):
 def _is_served(data, filter, parameters):
     """Check whether convt computes a convolution: supported dtypes, layouts and parameters."""
     p = parameters
-    if p["preferred_element_type"] not in (None, data.dtype) or p.get("out_sharding") is not None:
+    wanted = p["preferred_element_type"]
+    if (wanted is not None and wanted != data.dtype) or p.get("out_sharding") is not None:
         return False
     if filter.dtype != data.dtype or data.dtype not in _DTYPES:
         return False
