@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 LAX_CONV_TRANSPOSE, LAX_CONV_GENERAL_DILATED = jax.lax.conv_transpose, jax.lax.conv_general_dilated
 
 
-class _Keywords:
+class _StaticKeywords:
     """Keyword arguments of a function of jax.lax, as a key of compiled functions."""
 
     def __init__(self, function, values):
@@ -28,7 +28,7 @@ class _Keywords:
         return self.hash
 
     def __eq__(self, other):
-        return type(other) is _Keywords and self.key == other.key
+        return type(other) is _StaticKeywords and self.key == other.key
 
 
 def _typed(value):
@@ -47,7 +47,7 @@ def _computed(data, filter, keywords):
 def _compute(function, lhs, rhs, **values):
     """Compute a function of jax.lax, with its transposed convolution by convt if convt supports it."""
     try:
-        keywords = _Keywords(function, values)
+        keywords = _StaticKeywords(function, values)
     except TypeError:  # a value without a hash, such as an array: JAX accepts or refuses it
         return function(lhs, rhs, **values)
     if not all(hasattr(each, "shape") and hasattr(each, "dtype") for each in (lhs, rhs)):
@@ -108,15 +108,16 @@ def conv_general_dilated(
 ) -> jax.Array:  # fmt: skip
     """Compute `jax.lax.conv_general_dilated` with convt if it is a transposed convolution.
 
-    This is a convolution whose ``lhs_dilation`` has a value above 1 and whose ``window_strides`` are 1. JAX computes all others,
-    and what convt does not support: see `conv_transpose`.
+    This is a convolution whose ``lhs_dilation`` has a value above 1 and whose ``window_strides`` are 1. JAX computes all
+    others, and what convt does not support: see `conv_transpose`.
 
     Parameters
     ----------
     lhs, rhs : array
         Data and weights, as in `conv_transpose`.
-    window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers, feature_group_count, batch_group_count, precision, \
-preferred_element_type
+    window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers, feature_group_count, batch_group_count
+        As in `jax.lax.conv_general_dilated`.
+    precision, preferred_element_type
         As in `jax.lax.conv_general_dilated`.
     **more
         Further keywords of the installed JAX, such as ``out_sharding``.

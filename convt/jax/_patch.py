@@ -13,9 +13,9 @@ from . import _functions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import ParamSpec, TypeVar
+    from typing import Any, TypeVar
 
-    P, T = ParamSpec("P"), TypeVar("T")
+    Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Whether the current thread is in a block. JAX traces and compiles functions for each value, so no compiled function of a block
 # is used outside, and none from outside is used in a block.
@@ -79,7 +79,7 @@ def patched() -> Iterator[None]:
             _count(-1)
 
 
-def accelerate(function: Callable[P, T]) -> Callable[P, T]:
+def accelerate(function: Function) -> Function:
     """Return a function that calls ``function`` in a `patched` block.
 
     Parameters
@@ -108,8 +108,8 @@ def accelerate(function: Callable[P, T]) -> Callable[P, T]:
         raise TypeError(f"function: got {type(function).__name__}, wanted a callable")
 
     @functools.wraps(function)
-    def wrapper(*args: P.args, **keywords: P.kwargs) -> T:
+    def wrapper(*args: Any, **keywords: Any) -> Any:
         with patched():
             return function(*args, **keywords)
 
-    return wrapper
+    return wrapper  # type: ignore[return-value]

@@ -1,7 +1,7 @@
 """The transposed convolution as a primitive of JAX.
 
-Its parameters are those of `jax.lax.conv_general_dilated_p`, whose rules give shapes, derivatives and vmap. On CPUs it is lowered
-to a call of `handler`, elsewhere to JAX's convolution.
+Its parameters are those of `jax.lax.conv_general_dilated_p`, whose rules give shapes, derivatives and vmap. On CPUs it is
+lowered to a call of `handler`, elsewhere to JAX's convolution.
 """
 
 import functools

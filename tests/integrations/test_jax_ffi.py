@@ -77,7 +77,8 @@ def compiled(folder, text):
         place = f"offsetof(XlaApi, entries) + {places[ours]} * sizeof(XlaEntry)"
         check(f"offsetof(XLA_FFI_Api, {theirs}) == {place}", f"place of {ours}")
     (folder / "compare.c").write_text("\n".join(lines) + "\n")
-    command = [COMPILER, "-std=gnu11", "-fsyntax-only", "-I", jax.ffi.include_dir(), "-I", str(folder), str(folder / "compare.c")]
+    folders = ["-I", jax.ffi.include_dir(), "-I", str(folder)]
+    command = [COMPILER, "-std=gnu11", "-fsyntax-only", *folders, str(folder / "compare.c")]
     return subprocess.run(command, capture_output=True, text=True).stderr
 
 
@@ -86,8 +87,9 @@ def test_the_declarations_are_those_of_jaxlib(tmp_path):
 
 
 @pytest.mark.parametrize("change", [
-    ("F(12, xla_threads", "F(13, xla_threads"), ("XLA_EXECUTE = 3", "XLA_EXECUTE = 2"), ("int dtype; void *data", "void *data; int dtype"),
-    ("const XlaApi *api;\n    XlaContext *context;", "XlaContext *context;\n    const XlaApi *api;"), ("XLA_MAJOR 0", "XLA_MAJOR 1"),
+    ("F(12, xla_threads", "F(13, xla_threads"), ("XLA_EXECUTE = 3", "XLA_EXECUTE = 2"), ("XLA_MAJOR 0", "XLA_MAJOR 1"),
+    ("int dtype; void *data", "void *data; int dtype"),
+    ("const XlaApi *api;\n    XlaContext *context;", "XlaContext *context;\n    const XlaApi *api;"),
 ])  # fmt: skip
 def test_a_wrong_declaration_is_found(change, tmp_path):
     text = HEADER.read_text()

@@ -8,6 +8,9 @@ TRANSFORMS = (
     "checkpoint", "patched", "shard_map", "vmap of grad",
 )  # fmt: skip
 _LETTERS = "DHW"
+_ACTIVATIONS = (
+    None, None, "relu", ["leaky_relu", 0.2], ["clip", -1, 2], "tanh", "sigmoid", "gelu", "swish", ["elu", 0.7], "hard_swish",
+)  # fmt: skip
 
 
 def case(seed):
@@ -30,10 +33,9 @@ def case(seed):
     letters = _LETTERS[-rank:]
     if function == "call":
         found |= {
-            "pads_begin": per_axis(0, 2), "pads_end": per_axis(0, 2), "bias": r.random() < 0.5,
+            "pads_begin": per_axis(0, 1), "pads_end": [r.randint(0, max(0, min(k - 2, 3))) for k in kernel], "bias": r.random() < 0.5,
             "data_format": r.choice(("NXC", "NCX")),
-            "activation": r.choice((None, None, "relu", ["leaky_relu", 0.2], ["clip", -1, 2], "tanh", "sigmoid", "gelu", "swish",
-                                    ["elu", 0.7], "hard_swish")),
+            "activation": r.choice(_ACTIVATIONS),
         }  # fmt: skip
     else:
         data = r.choice([f"N{letters}C"] * 5 + [f"NC{letters}"] * 5 + [f"{letters}NC"])
