@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import weakref
 
 import jax
 import jax.numpy as jnp
@@ -115,16 +114,15 @@ def _shape(x, op):
         return x.update(shape=op.output_shape(x.shape), weak_type=False)
 
 
-_compiled: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+@functools.lru_cache(16)  # it keeps the last operators of calls outside of programs alive
+def _compiled(op):
+    return jax.jit(functools.partial(call_p.bind, op=op))
 
 
 @call_p.def_impl
 def _compute(x, op):
-    function = _compiled.get(op)
-    if function is None:
-        weak = weakref.ref(op)
-        function = _compiled[op] = jax.jit(lambda x: call_p.bind(x, op=weak()))
-    return function(x)
+    with jax.disable_jit(False):  # a block of jax.disable_jit would call this function again
+        return _compiled(op)(x)
 
 
 def _jvp(primals, tangents, op):

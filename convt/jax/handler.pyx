@@ -195,6 +195,10 @@ cdef extern from * nogil:
         convt_leave_parts(parts);
     }
 
+    /* Threads of one program may store and read the number of threads of a site at the same time; either number is correct. */
+    #define convt_load_threads(site) __atomic_load_n(site, __ATOMIC_RELAXED)
+    #define convt_store_threads(site, threads) __atomic_store_n(site, threads, __ATOMIC_RELAXED)
+
     static int convt_is_alive(void) { return Py_IsInitialized() && !_Py_IsFinalizing(); }
     #if PY_VERSION_HEX >= 0x030D0000
     #define _Py_IsFinalizing Py_IsFinalizing
@@ -205,6 +209,8 @@ cdef extern from * nogil:
         XlaContext *context
     void convt_run_on_xla_threads(void *context, Work work, size_t count, void *job) noexcept
     void convt_forget_error(const XlaApi *api, XlaError *error) noexcept
+    int convt_load_threads(int *threads) noexcept
+    void convt_store_threads(int *threads, int number) noexcept
     bint convt_is_alive() noexcept
 
 cdef XlaTypeId site_type
@@ -371,7 +377,7 @@ cdef bint run_known(_Site site, const XlaCall *call, uint64_t *weights) noexcept
     cdef bint done
     if site.brings_weights:
         filter = argument(call, 1)
-        weights[0] = checksum_of_bytes(<const char *>filter.data, bytes_of(filter), site.threads)
+        weights[0] = checksum_of_bytes(<const char *>filter.data, bytes_of(filter), convt_load_threads(&site.threads))
     if data.rank > KNOWN_RANK:
         return False
     entry = site.known.find(data.rank, data.sizes, weights[0])
@@ -393,7 +399,8 @@ cdef XlaError *compute_by_python(void *site, const XlaCall *call, uint64_t weigh
 cdef run(_Site site, const XlaCall *call, uint64_t weights):
     data, out = array(argument(call, 0)), array(result(call))
     filter = array(argument(call, 1)) if site.brings_weights else None
-    site.threads = threads = min(threads_of(call), config.get_num_threads())
+    cdef int threads = min(threads_of(call), <int>config.get_num_threads())
+    convt_store_threads(&site.threads, threads)
     operator = site.computer.compute(data, filter, weights, out, threads)
     if operator is not None:
         site.known.remember(operator, data, out, threads, False, weights)

@@ -285,6 +285,13 @@ def test_several_devices():
     assert code == 0 and out == "done\n", error
 
 
+def test_without_jit():
+    theirs, ours = both()
+    with jax.disable_jit():
+        close(ours(X, W), theirs(X, W))
+        close(jax.jit(lambda x: cj.call(OP, x))(X), OP(np.asarray(X)), 0)
+
+
 def test_explicit_sharding():
     mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))
     theirs, ours = both()
@@ -487,7 +494,7 @@ def test_an_operator_lives_as_long_as_its_programs():
     gc.collect()
     assert seen() is not None and same_bits(f(X), wanted)
     del f
-    jax.clear_caches()
+    cj._call._compiled.cache_clear()
     gc.collect()
     assert seen() is None
 

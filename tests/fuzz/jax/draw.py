@@ -33,7 +33,7 @@ def case(seed):
     letters = _LETTERS[-rank:]
     if function == "call":
         found |= {
-            "pads_begin": per_axis(0, 1), "pads_end": [r.randint(0, max(0, min(k - 2, 3))) for k in kernel], "bias": r.random() < 0.5,
+            "pads_begin": per_axis(0, 1), "pads_end": [r.randint(0, max(0, k - 2)) for k in kernel], "bias": r.random() < 0.5,
             "data_format": r.choice(("NXC", "NCX")),
             "activation": r.choice(_ACTIVATIONS),
         }  # fmt: skip
