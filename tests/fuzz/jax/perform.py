@@ -36,6 +36,9 @@ def perform(case):
     wanted = _outcome(lambda: transform(theirs, *arguments))
     program = transform(ours)
     got = [_outcome(lambda: program(*arguments)) for _ in range(4)]  # one-shot, packed, known
+    if wanted[0] == got[0][0] == "error" and got[0] != wanted:
+        # JAX's rules for vmap may fail before its own checks, except for a function under jit, as those of convt are.
+        wanted = _outcome(lambda: transform(jax.jit(theirs), *arguments))
     for each in got:
         _compare(each, wanted, lambda: _scale(case, theirs, arguments, transform), case)
         if not _same(each, got[0]):
