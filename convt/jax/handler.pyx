@@ -35,7 +35,7 @@ cdef enum:
 
 
 cdef extern from "xla_ffi.h" nogil:
-    const int XLA_MAJOR, XLA_MINOR, XLA_METADATA, XLA_METADATA_BYTES, XLA_INSTANTIATE, XLA_EXECUTE, XLA_BUFFER, XLA_STRING
+    const int XLA_MAJOR, XLA_MINOR, XLA_METADATA, XLA_METADATA_BYTES, XLA_INSTANTIATE, XLA_EXECUTE, XLA_STRING
     const int XLA_INTERNAL, XLA_EXHAUSTED, XLA_F16, XLA_F32, XLA_F64, XLA_BF16
     ctypedef struct XlaError
     ctypedef struct XlaContext
@@ -86,11 +86,6 @@ cdef extern from "xla_ffi.h" nogil:
     ctypedef struct XlaErrorCreate:
         const char *message
         int code
-    ctypedef struct XlaErrorMessage:
-        XlaError *error
-        const char *message
-    ctypedef struct XlaErrorDestroy:
-        XlaError *error
     ctypedef struct XlaTypeRegister:
         XlaSpan name
         XlaTypeId *id
@@ -105,8 +100,6 @@ cdef extern from "xla_ffi.h" nogil:
         int64_t *threads
     bint xla_supported(const XlaApi *api) noexcept
     XlaError *xla_error_create(const XlaApi *api, XlaErrorCreate *arguments) noexcept
-    void xla_error_message(const XlaApi *api, XlaErrorMessage *arguments) noexcept
-    void xla_error_destroy(const XlaApi *api, XlaErrorDestroy *arguments) noexcept
     XlaError *xla_type_register(const XlaApi *api, XlaTypeRegister *arguments) noexcept
     XlaError *xla_state_set(const XlaApi *api, XlaState *arguments) noexcept
     XlaError *xla_state_get(const XlaApi *api, XlaState *arguments) noexcept

@@ -34,7 +34,6 @@ STRUCTURES = {
         "api": "api", "context": "ctx", "stage": "stage", "arguments": "args", "results": "rets", "attributes": "attrs",
     }),
     "XlaErrorCreate": ("XLA_FFI_Error_Create_Args", {"message": "message", "code": "errc"}),
-    "XlaErrorMessage": ("XLA_FFI_Error_GetMessage_Args", {"error": "error", "message": "message"}),
     "XlaErrorDestroy": ("XLA_FFI_Error_Destroy_Args", {"error": "error"}),
     "XlaTypeRegister": ("XLA_FFI_Type_Register_Args", {"name": "name", "id": "type_id", "info": "type_info"}),
     "XlaState": ("XLA_FFI_State_Get_Args", {"context": "ctx", "stage": "stage", "id": "type_id", "state": "state"}),
@@ -44,16 +43,15 @@ STRUCTURES = {
 }  # fmt: skip
 CONSTANTS = {
     "XLA_METADATA": "XLA_FFI_Extension_Metadata", "XLA_INSTANTIATE": "XLA_FFI_ExecutionStage_INSTANTIATE",
-    "XLA_EXECUTE": "XLA_FFI_ExecutionStage_EXECUTE", "XLA_BUFFER": "XLA_FFI_ArgType_BUFFER",
+    "XLA_EXECUTE": "XLA_FFI_ExecutionStage_EXECUTE",
     "XLA_STRING": "XLA_FFI_AttrType_STRING", "XLA_INTERNAL": "XLA_FFI_Error_Code_INTERNAL",
     "XLA_EXHAUSTED": "XLA_FFI_Error_Code_RESOURCE_EXHAUSTED", "XLA_F16": "XLA_FFI_DataType_F16",
     "XLA_F32": "XLA_FFI_DataType_F32", "XLA_F64": "XLA_FFI_DataType_F64", "XLA_BF16": "XLA_FFI_DataType_BF16",
 }  # fmt: skip
 ENTRIES = {
-    "xla_error_create": "XLA_FFI_Error_Create", "xla_error_message": "XLA_FFI_Error_GetMessage",
-    "xla_error_destroy": "XLA_FFI_Error_Destroy", "xla_type_register": "XLA_FFI_Type_Register",
-    "xla_state_set": "XLA_FFI_State_Set", "xla_state_get": "XLA_FFI_State_Get", "xla_schedule": "XLA_FFI_ThreadPool_Schedule",
-    "xla_threads": "XLA_FFI_ThreadPool_NumThreads",
+    "xla_error_create": "XLA_FFI_Error_Create", "xla_error_destroy": "XLA_FFI_Error_Destroy",
+    "xla_type_register": "XLA_FFI_Type_Register", "xla_state_set": "XLA_FFI_State_Set", "xla_state_get": "XLA_FFI_State_Get",
+    "xla_schedule": "XLA_FFI_ThreadPool_Schedule", "xla_threads": "XLA_FFI_ThreadPool_NumThreads",
 }  # fmt: skip
 
 

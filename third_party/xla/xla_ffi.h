@@ -16,7 +16,7 @@
 
 enum { XLA_METADATA = 1 };                        /* type of an extension */
 enum { XLA_INSTANTIATE = 0, XLA_EXECUTE = 3 };    /* stages */
-enum { XLA_BUFFER = 1, XLA_STRING = 4 };          /* types of arguments and results; of attributes */
+enum { XLA_STRING = 4 };                          /* type of an attribute */
 enum { XLA_INTERNAL = 13, XLA_EXHAUSTED = 8 };    /* error codes */
 enum { XLA_F16 = 10, XLA_F32 = 11, XLA_F64 = 12, XLA_BF16 = 16 };
 
@@ -57,7 +57,6 @@ typedef struct {
 
 /* Arguments of the entry points. */
 typedef struct { XLA_HEAD; const char *message; int code; } XlaErrorCreate;
-typedef struct { XLA_HEAD; XlaError *error; const char *message; } XlaErrorMessage;
 typedef struct { XLA_HEAD; XlaError *error; } XlaErrorDestroy;
 typedef struct { XLA_HEAD; XlaSpan name; XlaTypeId *id; const XlaTypeInfo *info; } XlaTypeRegister;
 typedef struct { XLA_HEAD; XlaContext *context; int stage; XlaTypeId *id; void *state; } XlaState;
@@ -67,7 +66,6 @@ typedef struct { XLA_HEAD; XlaContext *context; int64_t *threads; } XlaThreads;
 /* F(place, function, type of the result, type of the arguments) */
 #define XLA_ENTRIES(F) \
     F(0, xla_error_create, XlaError *, XlaErrorCreate) \
-    F(1, xla_error_message, void, XlaErrorMessage) \
     F(2, xla_error_destroy, void, XlaErrorDestroy) \
     F(5, xla_type_register, XlaError *, XlaTypeRegister) \
     F(7, xla_state_set, XlaError *, XlaState) \
