@@ -69,6 +69,8 @@ def _keywords(data, filter, parameters):
         return None
     if not all(type(size) is int and size > 0 for size in (*data, *filter)):  # sizes may be symbols
         return None
+    if any(len(each) != len(data) - 2 for each in (strides, dilations, p["padding"])):  # JAX checks some of them later
+        return None
     kernel, sizes = (([shape[ax] for ax in spec[2:]]) for shape, spec in ((filter, numbers[1]), (data, numbers[0])))
     begin, end = [], []
     for n, k, s, d, (low, high) in zip(sizes, kernel, strides, dilations, p["padding"], strict=True):

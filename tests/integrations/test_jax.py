@@ -147,6 +147,13 @@ MISTAKES = {
 }
 
 
+def test_errors_that_jax_finds_when_it_compiles():
+    keywords = {"lhs_dilation": (2,), "dimension_numbers": NHWC}
+    functions = (lambda x, w, f=f: f.conv_general_dilated(x, w, (1, 1), [(1, 1)] * 2, **keywords) for f in (lax, cj))
+    theirs, ours = (error_of(jax.jit(f), X, W) for f in functions)
+    assert ours[0] is theirs[0] and ours[1].split("\n")[0] == theirs[1].split("\n")[0]
+
+
 @pytest.mark.parametrize("name", MISTAKES)
 def test_errors_are_laxs(name):
     x, w, keywords = MISTAKES[name]
