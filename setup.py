@@ -61,7 +61,7 @@ KERNELS = Path("convt/kernels")
 PARTS = "f32", "f64", "narrow"
 # The Cython files that call the kernels.
 LOOPS = sorted([Path("convt/_core.pyx"), *Path("convt/algorithms").rglob("*.pyx"), *Path("convt/algorithms").rglob("*.pxd")])
-FOREIGN = Path("third_party/onednn"), Path("third_party/onnxruntime")  # declarations for libraries opened at run time
+FOREIGN = [Path("third_party") / name for name in ("onednn", "onnxruntime", "xla")]  # declarations of other libraries
 OBJECTS = Path("build/kernels")
 # * no contraction, so that results do not depend on the compiler's choices;
 # * no -ffast-math, because it also switches the user's whole process to flush-to-zero;
@@ -75,7 +75,9 @@ CFLAGS = ["-std=gnu11", "-g0", "-ffp-contract=off", "-fno-math-errno", "-fno-tra
 KERNEL_CFLAGS = [*CFLAGS, "-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "-Wno-maybe-uninitialized"]
 MODULE_CFLAGS = [*CFLAGS, "-O2"]
 # Modules that are compiled for size (-Os), because they run once per operator or call another library.
-BRIEF = re.compile(r"convt\.(_base\.dlpack|_run\.memory|onnxruntime\.library|algorithms\.(packing|onednn\..*|.*weights))")
+BRIEF = re.compile(
+    r"convt\.(_base\.dlpack|_run\.memory|onnxruntime\.library|jax\.handler|algorithms\.(packing|onednn\..*|.*weights))"
+)
 DEBUG = ["-O1", "-g"]
 KERNEL_DEBUG = [*DEBUG, "-UNDEBUG", "-DCONVT_DEBUG"]
 # tools/coverage.py, which adds the flags for the counters: nothing is optimised away, and no function is inlined.

@@ -35,6 +35,7 @@ calibrate   the fit of the cost model's efficiencies to measured times (with fit
 checkouts   another checkout of convt against this one
 checksums   cost of the check for changed weights in PyTorch
 cores       distribution of work over many threads, computed from plans
+jax_door    convt.jax beside jax.lax, both under jax.jit
 crosscheck  the same layers measured with tools of the other libraries
 errors      rounding errors of each dtype and precision
 models      whole PyTorch and ONNX models (with models_onnx, published)

@@ -249,7 +249,7 @@ cdef Py_ssize_t _known_calls_version = 0, _scopes = 0
 
 
 cpdef void invalidate_known_calls():
-    """Invalidate what calls without the GIL (convt.onnxruntime.library) hold, after a cache or the number of threads changed."""
+    """Invalidate what calls without the GIL (convt._plan.known) hold, after a cache or the number of threads changed."""
     convt_take(&_known_calls_version, 1)
 
 

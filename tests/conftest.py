@@ -34,9 +34,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "convt"))
 # Tests whose results do not depend on the instruction set: folders, and test modules by the beginnings of their names.
 ISA_INDEPENDENT = (
     "base/test_arrays", "base/test_environment", "base/test_files", "base/test_padding", "base/test_tensorflow_same",
-    "benchmark/", "call/test_bad_input", "cli/", "fuzz/test_fuzz_graphs", "fuzz/test_fuzz_models",
-    "integrations/test_onnxruntime_", "integrations/test_torch_", "model/", "plan/test_measure", "project/", "run/test_growth",
-    "run/test_quotas", "run/test_warnings",
+    "benchmark/", "call/test_bad_input", "cli/", "fuzz/test_fuzz_graphs", "fuzz/test_fuzz_jax", "fuzz/test_fuzz_models",
+    "integrations/test_jax", "integrations/test_onnxruntime_", "integrations/test_torch_", "model/", "plan/test_measure",
+    "project/", "run/test_growth", "run/test_quotas", "run/test_warnings",
 )  # fmt: skip
 TESTS = Path(__file__).parent
 MOST_SETS = 16

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("_base", "_run", "_model", "algorithms", "_plan", "_call")  # from the lowest to the highest; INTEGRATIONS are above
-INTEGRATIONS = ("onnx", "openvino", "onnxruntime", "torch", "dask", "_cli")
+INTEGRATIONS = ("onnx", "openvino", "onnxruntime", "torch", "jax", "dask", "_cli")
 # Modules that stand outside the folder of their room, because users or the build expect them there.
 ELSEWHERE = {
     "convt._core": "_run", "convt.kernels": "_run", "convt._version": "_base", "convt.tuning": "_plan", "convt": "_call",

@@ -8,5 +8,6 @@ A problem comes in from `_call`; the algorithms' stages are called from here onl
     measure            timing of candidates
     plans              packed weights and plans that are kept
     keep, repeat       bounded caches, and calls that were made before
+    known              the same calls on a host's buffers, without Python and the GIL
     strides            layouts of arrays
 """

@@ -93,16 +93,24 @@ def checksum(array, int threads):
     """
     if not cnp.PyArray_IS_C_CONTIGUOUS(array):
         array = in_memory_order(array)
+    if forked():
+        threads = 1
+    cdef uint64_t total
+    cdef const char *p = <const char *>cnp.PyArray_DATA(array)
+    cdef Py_ssize_t bytes = cnp.PyArray_NBYTES(array)
+    with nogil:
+        total = checksum_of_bytes(p, bytes, threads)
+    return total
+
+
+cdef uint64_t checksum_of_bytes(const char *p, Py_ssize_t bytes, int threads) noexcept nogil:
+    """Return the checksum of contiguous memory."""
     cdef Parts parts
-    parts.p, parts.bytes = <const char *>cnp.PyArray_DATA(array), cnp.PyArray_NBYTES(array)
-    parts.blocks = (parts.bytes + BLOCK_BYTES - 1) // BLOCK_BYTES
-    if parts.bytes < PARALLEL_BYTES or forked():
+    parts.p, parts.bytes, parts.blocks = p, bytes, (bytes + BLOCK_BYTES - 1) // BLOCK_BYTES
+    if bytes < PARALLEL_BYTES:
         threads = 1
     parts.parts = min(<Py_ssize_t>threads, parts.blocks)
-    cdef uint64_t total
-    with nogil:
-        total = run_jobs(sum_part, parts.parts, threads, &parts)
-    return total
+    return run_jobs(sum_part, parts.parts, threads, &parts)
 
 
 cdef in_memory_order(array):

@@ -17,24 +17,18 @@ import json
 from threading import get_ident
 
 from .._base import dtypes
-from .._run import config
 from . import _host, _inputs, _node, _replaced
 
 cimport numpy as cnp
 
-from convt._core cimport (
-    Deal, NativePlan, PackedFilter, RunArguments, ThreadPool, has_thread_scope, known_calls_version, use_thread_pool
-)
-from convt._plan.repeat cimport Bound, layout
+from convt._core cimport ThreadPool, use_thread_pool
+from convt._plan.known cimport KNOWN_RANK, Entry, Known, compute_entry, leave_entry
 from convt._run.addition cimport Slopes
-from convt._run.memory cimport return_block, take_block, workspaces
 
 cnp.import_array()
 
 cdef enum:
     MAX_RANK = 64   # NumPy's
-    KNOWN = 16      # entries of a node
-    KNOWN_RANK = 8  # maximum rank of a shape in an entry
 
 
 # ---------------------------------------------------------------- ONNX Runtime's interface
@@ -126,24 +120,9 @@ cdef extern from * nogil:
             .KernelComputeV2 = convt_compute, .KernelDestroy = convt_destroy, .InferOutputShape = convt_infer,
         };
     }
-
-    #define CONVT_WRITING (INT64_C(1) << 40)
-    #define convt_enter(users) __atomic_fetch_add(users, 1, __ATOMIC_ACQUIRE)
-    #define convt_leave(users) __atomic_fetch_sub(users, 1, __ATOMIC_RELEASE)
-    static inline int convt_begin_writing(int64_t *users)
-    {
-        int64_t none = 0;
-        return __atomic_compare_exchange_n(users, &none, CONVT_WRITING, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
-    }
-    #define convt_end_writing(users) __atomic_fetch_sub(users, CONVT_WRITING, __ATOMIC_RELEASE)
     """
     size_t convt_inputs
     OrtCustomOp convt_operator(int element_type) noexcept
-    const int64_t CONVT_WRITING
-    int64_t convt_enter(int64_t *users) noexcept
-    int64_t convt_leave(int64_t *users) noexcept
-    bint convt_begin_writing(int64_t *users) noexcept
-    int64_t convt_end_writing(int64_t *users) noexcept
 
 _TYPE_NUMBERS = {each.onnx: each.dtype.num for each in dtypes.ALL}  # ONNX Runtime's element type -> NumPy's type number
 
@@ -398,7 +377,7 @@ cdef run(_Kernel kernel, OrtKernelContext *context):
         return
     adds = kernel.added > 0
     if node.operator is not None and (not adds or given[kernel.added].shape == out.shape == node.shape_before_sum(inputs)):
-        kernel.known.remember(node.operator, inputs[0], out, node.threads, adds)
+        kernel.known.remember(node.operator, inputs[0], out, node.threads, adds, 0)
 
 
 # ---------------------------------------------------------------- the session's threads
@@ -460,7 +439,7 @@ cdef bint run_known(void *kernel, OrtKernelContext *context) noexcept nogil:
     cdef Threads threads
     if is_error(ort.KernelContext_GetInput(context, 0, &value)) or not read_shape(value, NULL, &rank, sizes, KNOWN_RANK):
         return False
-    entry = (<_Kernel>kernel).known.find(rank, sizes)
+    entry = (<_Kernel>kernel).known.find(rank, sizes, 0)
     if entry == NULL:
         return False
     done = not (
@@ -476,7 +455,7 @@ cdef bint run_known(void *kernel, OrtKernelContext *context) noexcept nogil:
             apply_slopes((<_Kernel>kernel).slopes, entry, <char *>out)
         use_thread_pool(NULL)
         done = not is_error(threads.status) and done
-    convt_leave(&entry.users)
+    leave_entry(entry)
     return done
 
 
@@ -495,26 +474,6 @@ cdef bint read_addend(OrtKernelContext *context, size_t added, const Entry *entr
     return not is_error(ort.GetTensorMutableData(value, add))
 
 
-cdef bint compute_entry(Entry *entry, char *data, char *out, const char *add) noexcept nogil:
-    """Compute an entry's output; ``add`` is not NULL if the entry adds.
-
-    Return False if the output is invalid, or if memory for the workspace is lacking.
-    """
-    cdef size_t got
-    cdef RunArguments run = entry.run
-    cdef char *ws = take_block(entry.workspace_bytes, workspaces(), &got)
-    cdef bint done
-    if ws == NULL:
-        return False
-    run.src, run.dst = data, out
-    done = (<NativePlan>entry.plan).run_with_workspace(ws, &run)
-    return_block(ws, got, workspaces())
-    if done and entry.adds:
-        (<Bound>entry.bound).add(out, add, run.threads)
-    (<Bound>entry.bound).touch_all()
-    return done
-
-
 cdef void apply_slopes(Slopes slopes, const Entry *entry, char *out) noexcept nogil:
     """Apply the slopes of a PRelu to an entry's output."""
     cdef int64_t plane = 1
@@ -522,117 +481,3 @@ cdef void apply_slopes(Slopes slopes, const Entry *entry, char *out) noexcept no
     for ax in range(2, entry.rank):
         plane *= entry.out_sizes[ax]
     slopes.compute(out, entry.out_sizes[0] * entry.out_sizes[1], plane, entry.run.threads)
-
-
-cdef struct Entry:
-    # Shapes of X and the output, and what is needed to compute the output.
-    int64_t users   # number of threads that read or run the entry; plus CONVT_WRITING while a thread writes it
-    int64_t version  # `known_calls_version()` at the time of writing; the entry is valid while that value is unchanged
-    size_t rank
-    int64_t sizes[KNOWN_RANK]
-    int64_t out_sizes[KNOWN_RANK]
-    bint adds  # the node adds an array of the output's shape
-    bint fixed_threads  # the session sets the number of threads; otherwise `convt.num_threads` may change it
-    void *bound       # a `_repeat.Bound`; `Known.references` keeps the Bound and its plan alive
-    void *plan
-    RunArguments run  # arguments of the plan, except the addresses of data and output
-    size_t workspace_bytes
-
-
-cdef class Known:
-    """Entries for input shapes of a node that were seen before, which are computed without Python and the GIL.
-
-    After Python computes a run of a node, it writes an entry: the shapes, the plan, its packed weights and the number of
-    threads. The next run of that shape finds the entry with a few comparisons. `convt._core.invalidate_known_calls` invalidates
-    all entries when convt drops plans or packed weights, or when its number of threads changes. Python computes a run without
-    a valid entry, and writes a new one. ``references`` keeps alive what entries refer to: dropped weights are freed when the
-    node writes its next entry. Readers of an entry are counted; a writer that finds readers leaves the entry unchanged.
-    """
-
-    cdef Entry entries[KNOWN]
-    cdef list references
-    cdef Py_ssize_t next
-
-    def __cinit__(self):
-        cdef int n
-        self.references, self.next = [None] * KNOWN, 0
-        for n in range(KNOWN):
-            self.entries[n].users, self.entries[n].version = 0, -1
-
-    cdef remember(self, operator, data, out, int threads, bint adds):
-        """Write an entry for an operator that just computed ``out`` from ``data``.
-
-        ``threads`` is the session's number of threads, or 0 for convt's own number. ``adds`` says whether it added an array of
-        the output's shape. No entry is written if the call cannot be repeated without Python.
-        """
-        cdef Entry *entry
-        cdef int ax, rank = cnp.PyArray_NDIM(data)
-        cdef int64_t version = known_calls_version()
-        cdef Bound bound
-        cdef PackedFilter packed
-        cdef Deal deal
-        cdef int available = threads or config.get_num_threads()
-        if rank > KNOWN_RANK or (threads == 0 and has_thread_scope()):
-            return
-        found = operator._kept.get(layout(data, available, adds))
-        if found is None:
-            return
-        bound = <Bound>found
-        weights = bound.form.weights()
-        if bound.native is None or bound.fill is not None or type(weights) is not PackedFilter:
-            return
-        packed = weights
-        cdef int n = self.entry_index(rank, cnp.PyArray_DIMS(data), version)
-        entry = &self.entries[n]
-        if not convt_begin_writing(&entry.users):
-            return  # another thread uses the entry
-        entry.run.threads = bound.native.threads(available)
-        deal = bound.native.deal_for(entry.run.threads)
-        self.references[n] = bound, packed, deal
-        entry.version, entry.rank, entry.fixed_threads, entry.adds = version, rank, threads != 0, adds
-        for ax in range(rank):
-            entry.sizes[ax], entry.out_sizes[ax] = cnp.PyArray_DIMS(data)[ax], cnp.PyArray_DIMS(out)[ax]
-        entry.bound, entry.plan = <void *>bound, <void *>bound.native
-        entry.run.weights, entry.run.bias, entry.run.source = packed.weights, packed.bias, packed.source
-        entry.run.deal_tasks = NULL
-        if deal is not None:
-            entry.run.deal_first, entry.run.deal_tasks = deal.first.p, deal.tasks.p
-        entry.workspace_bytes = bound.native.workspace_bytes(&entry.run)
-        convt_end_writing(&entry.users)
-
-    cdef int entry_index(self, int rank, const cnp.npy_intp *sizes, int64_t version):
-        """Return the index for the entry of a shape: that of its present entry, or the next in turn. Clear invalid entries."""
-        cdef Entry *entry
-        cdef int n, ax, found = -1
-        cdef bint same
-        for n in range(KNOWN):
-            entry = &self.entries[n]
-            same = <int>entry.rank == rank
-            for ax in range(rank if same else 0):
-                same = same and entry.sizes[ax] == sizes[ax]
-            found = n if same else found
-            if entry.version != version and convt_begin_writing(&entry.users):
-                entry.version, self.references[n] = -1, None
-                convt_end_writing(&entry.users)
-        if found < 0:
-            found = <int>self.next
-            self.next = (self.next + 1) % KNOWN
-        return found
-
-    cdef Entry *find(self, size_t rank, const int64_t *sizes) noexcept nogil:
-        """Return the entry of a shape, or NULL if there is no valid one. The entry does not change until the reader leaves it."""
-        cdef Entry *entry
-        cdef size_t ax
-        cdef int n
-        cdef bint same
-        for n in range(KNOWN):
-            entry = &self.entries[n]
-            if convt_enter(&entry.users) < CONVT_WRITING and entry.version == known_calls_version() and entry.rank == rank and (
-                    entry.fixed_threads or not has_thread_scope()):
-                same = True
-                for ax in range(rank):
-                    same = same and entry.sizes[ax] == sizes[ax]
-                if same:
-                    return entry
-            convt_leave(&entry.users)
-        return NULL

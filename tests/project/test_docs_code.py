@@ -27,7 +27,7 @@ PAGES = [
     if "measurements" not in page.parts
 ]  # fmt: skip
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-EXTRAS = ("dask", "onnxruntime", "torch")  # modules of convt that import the package of the same name
+EXTRAS = ("dask", "jax", "onnxruntime", "torch")  # modules of convt that import the package of the same name
 
 
 def blocks(page, language):

@@ -104,7 +104,7 @@ def key(name):
 
 
 SESSION, TEAM, KERNELS = "convt/onnxruntime/_session.py", "convt/_run/team.pxd", "convt/kernels/convt_kernels.h"
-LOADING, LIBRARY = "convt/onnxruntime/_loading.py", "convt/onnxruntime/library.pyx"
+LOADING, KNOWN = "convt/onnxruntime/_loading.py", "convt/_plan/known.pxd"
 SHAPES, UNPACKED = "convt/algorithms/direct/shapes.pyx", "convt/algorithms/unpacked/loops.pyx"
 OUTPUT = source("convt/_run/memory.pyx", "OUTPUT_BYTES")
 BLOCKS = source("convt/_run/memory.pxd", "CACHED_BLOCKS")
@@ -180,7 +180,7 @@ PAGES = {
     """,
     "docs/onnxruntime.md": """
         ONNX Runtime {oldest("onnxruntime")} or newer and onnx {oldest("onnx")} or newer are required
-        A node remembers {source(LIBRARY, "KNOWN")} shapes
+        A node remembers {source(KNOWN, "KNOWN")} shapes
         Models with more than {size(source(LOADING, "_SMALL"))} of tensors
         for up to {word(source(SESSION, "_PATIENCE"))} seconds
     """,

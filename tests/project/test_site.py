@@ -12,7 +12,9 @@ import convt
 
 pytest.importorskip("sphinx", reason='the site needs pip install ".[docs]"')
 ROOT = Path(__file__).parents[2]
-MODULES = ("convt", "convt.dask", "convt.onnx", "convt.onnxruntime", "convt.openvino", "convt.torch", "convt.tuning")
+MODULES = (
+    "convt", "convt.dask", "convt.jax", "convt.onnx", "convt.onnxruntime", "convt.openvino", "convt.torch", "convt.tuning",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,124 @@
+"""Time of convt.jax beside jax.lax, both under jax.jit, on each built-in layer.
+
+    python -m bench.jax_door [--layers NAME...] [--layout NXC] [--seconds 0.5] [--json FILE]
+
+`call` is an operator whose weights are packed once, `same` are weights that are an argument with equal values at each call, and
+`new` are weights that differ at each call. Turns alternate between the programs, and each number is the least of its times. The
+ratios are jax.lax's time divided by convt's. convt.jax leaves a grouped layer with strides of 1 to JAX, except for `call`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from .layers import TABLE, Layer, parse
+from .problem import Problem, in_layout
+
+WAYS = ("call", "same", "new")
+TURNS = 5
+SLOW = 2000  # milliseconds from which a program is timed once
+NEW_WEIGHTS = 6  # more than a program keeps packed
+
+
+def programs(layer: Layer, layout: str) -> dict[str, Callable]:
+    """Return a function without arguments for jax.lax ("lax") and for each of WAYS."""
+    import jax
+
+    import convt
+    import convt.jax
+
+    problem, spatial = Problem(layer, "f32", layout), range(len(layer.kernel))
+    letters = "DHW"[-len(spatial) :]
+    spec = f"N{letters}C" if layout == "NXC" else f"NC{letters}"
+    axes = zip(layer.size, layer.kernel, layer.strides, layer.dilations, layer.pads_begin, layer.output, strict=True)
+    padding = [(d * (k - 1) - begin, o - s * (n - 1) - 1 + begin) for n, k, s, d, begin, o in axes]
+    groups, filter = layer.groups, problem.filter()
+    turned = np.flip(filter, spatial).reshape(*layer.kernel, groups, layer.cin // groups, layer.cout // groups)
+    turned = np.moveaxis(turned, -3, -2).reshape(*layer.kernel, layer.cin // groups, layer.cout)
+    data, weights = jax.numpy.asarray(in_layout(problem.data(), layout)), jax.numpy.asarray(turned)
+    others = itertools.cycle([jax.block_until_ready(weights * (1 + n / 8)) for n in range(NEW_WEIGHTS)])
+    op = convt.ConvTranspose(
+        filter, strides=layer.strides, pads_begin=layer.pads_begin, pads_end=layer.pads_end,
+        output_padding=layer.output_padding, dilations=layer.dilations, groups=groups, data_format=layout,
+    )  # fmt: skip
+
+    def program(module):
+        settings = layer.strides, padding, layer.dilations, (spec, f"{letters}IO", spec)
+        if is_ordinary:
+            return jax.jit(lambda data, weights: module.conv_transpose(data, weights, *settings))
+        ones = [1] * len(spatial)
+        return jax.jit(lambda data, weights: module.conv_general_dilated(data, weights, ones, settings[1], settings[0],
+                                                                         *settings[2:], groups))  # fmt: skip
+
+    is_ordinary = max(layer.strides) == 1 and groups == 1  # conv_general_dilated leaves strides of 1 to JAX
+    lax, call = program(jax.lax), jax.jit(lambda x: convt.jax.call(op, x))
+    found = {"lax": lambda: lax(data, weights), "call": lambda: call(data)}
+    if is_ordinary or max(layer.strides) > 1:
+        same, new = program(convt.jax), program(convt.jax)
+        found |= {"same": lambda: same(data, weights), "new": lambda: new(data, next(others))}
+        np.testing.assert_array_equal(new(data, weights), same(data, weights))
+    wanted = np.asarray(found["lax"]())
+    for name in found.keys() - {"new"}:
+        np.testing.assert_allclose(found[name](), wanted, atol=1e-4 * np.abs(wanted).max())
+    return found
+
+
+def times(functions: dict[str, Callable], seconds: float) -> dict[str, float]:
+    """Return the least milliseconds of each function, called in turns of ``seconds``, at least once."""
+    found = dict.fromkeys(functions, math.inf)
+    for turn in range(TURNS):
+        for name, run in functions.items():
+            if turn and SLOW < found[name] < math.inf:
+                continue
+            end = time.perf_counter() + seconds / TURNS
+            while True:
+                start = time.perf_counter()
+                run().block_until_ready()
+                now = time.perf_counter()
+                found[name] = min(found[name], (now - start) * 1e3)
+                if now > end:
+                    break
+    return found
+
+
+def rows(names: list[str], layout: str, seconds: float) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield (name, times) of each layer."""
+    for layer in parse(TABLE):
+        if not names or layer.name in names:
+            yield layer.name, times(programs(layer, layout), seconds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.jax_door", description=__doc__.partition("\n")[0])
+    parser.add_argument("--layers", nargs="*", default=[], metavar="NAME", help="names of built-in layers (default: all)")
+    parser.add_argument("--layout", choices=("NXC", "NCX"), default="NXC", help="layout of data and output (default: NXC)")
+    parser.add_argument("--seconds", type=float, default=0.5, help="time for each program of a layer (default: 0.5)")
+    parser.add_argument("--json", metavar="FILE", help="write the milliseconds to a file")
+    options = parser.parse_args()
+    found: dict[str, dict[str, float]] = {}
+    print("|", " | ".join(["layer", "jax.lax, ms", *(f"{way}, ms" for way in WAYS), *(f"{way}, ratio" for way in WAYS)]), "|")
+    print("|---" * (2 + 2 * len(WAYS)) + "|")
+    for name, each in rows(options.layers, options.layout, options.seconds):
+        found[name] = each
+        numbers = [f"{each[way]:.3f}" if way in each else "" for way in ("lax", *WAYS)]
+        ratios = [f"{each['lax'] / each[way]:.2f}" if way in each else "" for way in WAYS]
+        print(f"| {name} | {' | '.join(numbers + ratios)} |", flush=True)
+    for way in WAYS:
+        ratios = [each["lax"] / each[way] for each in found.values() if way in each]
+        mean = math.exp(sum(map(math.log, ratios)) / max(1, len(ratios)))
+        least = min(ratios, default=math.nan)
+        print(f"{way}: geometric mean {mean:.2f}, least {least:.2f}, {sum(r < 1 for r in ratios)} of {len(ratios)} below 1")
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(found, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

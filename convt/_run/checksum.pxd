@@ -1,0 +1,6 @@
+# C interface of checksum.
+
+from libc.stdint cimport uint64_t
+
+
+cdef uint64_t checksum_of_bytes(const char *p, Py_ssize_t bytes, int threads) noexcept nogil

@@ -1,0 +1,156 @@
+"""The call of an operator of convt in a JAX program."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from .._base import activation, check
+from .._call.operator import ConvTranspose
+from . import _site, handler
+from ._primitive import must_be_jaxs, replaced
+
+
+def call(op: ConvTranspose, x: jax.Array) -> jax.Array:
+    """Compute ``op(x)`` in a JAX program, with the weights that ``op`` has packed and its fused bias and activation.
+
+    The operator is a constant of the program: it has no derivative with respect to its weights. The derivative with respect to
+    ``x`` is that of `jax.lax.conv_general_dilated`, the bias and the activation, which also compute other platforms than CPUs.
+    A compiled program keeps the operator alive. Do not call ``op.update``, because programs have copies of its weights for
+    derivatives.
+
+    Parameters
+    ----------
+    op : convt.ConvTranspose
+        The operator.
+    x : array of the operator's dtype
+        Data of `convt.ConvTranspose`. An additional leading axis of `jax.vmap` becomes a part of the batch.
+
+    Returns
+    -------
+    array
+        The output, in the operator's data_format.
+
+    Raises
+    ------
+    TypeError
+        ``op`` is no `convt.ConvTranspose`, or the dtype of ``x`` differs from the operator's.
+    ValueError
+        The shape of ``x`` does not fit the operator.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, numpy as np, convt.jax
+    >>> op = convt.ConvTranspose(np.ones((2, 2, 8, 4), np.float32), strides=2, activation="relu")
+    >>> jax.jit(lambda x: convt.jax.call(op, x))(jnp.ones((1, 5, 5, 8))).shape
+    (1, 10, 10, 4)
+    """
+    if not isinstance(op, ConvTranspose):
+        raise TypeError(f"op: got {type(op).__name__}, wanted a convt.ConvTranspose")
+    return call_p.bind(jnp.asarray(x), op=op)
+
+
+# ---------------------------------------------------------------- the operator in JAX's terms
+
+
+_ACTIVATIONS = {  # of an array and the activation's numbers a and b
+    "none": lambda y, a, b: y,
+    "relu": lambda y, a, b: jax.nn.relu(y),
+    "leaky_relu": lambda y, a, b: jnp.where(y < 0, a * y, y),
+    "clip": lambda y, a, b: jnp.clip(y, a, b),
+    "tanh": lambda y, a, b: jnp.tanh(y),
+    "sigmoid": lambda y, a, b: jax.nn.sigmoid(y),
+    "gelu": lambda y, a, b: jax.nn.gelu(y, approximate=False),
+    "swish": lambda y, a, b: y * jax.nn.sigmoid(y),
+    "elu": lambda y, a, b: jnp.where(y < 0, a * jnp.expm1(jnp.minimum(y, 0)), y),
+    "hard_swish": lambda y, a, b: y * jnp.clip(a * y + b, 0, 1),
+}
+assert _ACTIVATIONS.keys() == activation.ACTIVATIONS.keys()
+
+
+def _in_jax(op, x):
+    """Compute ``op(x)`` with operations of JAX."""
+    a, channels = op._attributes, 1 if op._attributes.data_format != "NXC" else x.ndim - 1
+    in_sizes = a.shape_of(x.shape)[1]
+    begin, _, out_sizes = a.windows(in_sizes)
+    padding = []
+    for n, k, s, d, low, out in zip(in_sizes, a.kernel, a.strides, a.dilations, begin, out_sizes, strict=True):
+        reach = (k - 1) * d
+        padding.append((reach - low, out - 1 - (n - 1) * s + low))
+    filter = np.flip(op._plans.filter, range(3, x.ndim + 1)).swapaxes(0, 1)  # (in channels, groups, out channels, *kernel)
+    filter = jnp.asarray(filter.reshape(filter.shape[0], -1, *filter.shape[3:]))
+    spatial = [ax for ax in range(1, x.ndim) if ax != channels]
+    data = (0, channels, *spatial)
+    numbers = jax.lax.ConvDimensionNumbers(data, (1, 0, *range(2, x.ndim)), data)
+    y = jax.lax.conv_general_dilated(
+        x, filter, (1,) * len(spatial), padding, a.strides, a.dilations, numbers, a.groups, precision="highest"
+    )
+    if op._plans.bias is not None:
+        y = y + jnp.expand_dims(jnp.asarray(op._plans.bias), [ax for ax in range(x.ndim) if ax != channels])
+    name, *parameters = a.activation
+    return _ACTIVATIONS[name](y, *activation.numbers_of(name, *parameters)).astype(x.dtype)
+
+
+def _differentiable(op, x):
+    return replaced(functools.partial(_in_jax, op), x)[0]
+
+
+# ---------------------------------------------------------------- the primitive
+
+
+call_p = Primitive("convt_call")
+
+
+@call_p.def_abstract_eval
+def _shape(x, op):
+    if x.dtype.name != op._attributes.dtype:
+        raise TypeError(f"x: got dtype {x.dtype}, wanted {op._attributes.dtype}, the operator's")
+    with check.renamed({"data": "x"}):
+        return x.update(shape=op.output_shape(x.shape), weak_type=False)
+
+
+@functools.lru_cache(16)  # it keeps the last operators of calls outside of programs alive
+def _compiled(op):
+    return jax.jit(functools.partial(call_p.bind, op=op))
+
+
+@call_p.def_impl
+def _compute(x, op):
+    with jax.disable_jit(False):  # a block of jax.disable_jit would call this function again
+        return _compiled(op)(x)
+
+
+def _jvp(primals, tangents, op):
+    result = call_p.bind(*primals, op=op)
+    if isinstance(tangents[0], ad.Zero):
+        return result, ad.Zero.from_primal_value(result)
+    return result, jax.jvp(functools.partial(_differentiable, op), primals, tangents)[1]
+
+
+ad.primitive_jvps[call_p] = _jvp
+
+
+def _vmap(arguments, axes, op):
+    x = jnp.moveaxis(arguments[0], axes[0], 0)
+    result = call_p.bind(x.reshape(-1, *x.shape[2:]), op=op)
+    return result.reshape(*x.shape[:2], *result.shape[1:]), 0
+
+
+batching.primitive_batchers[call_p] = _vmap
+_lower_to_jax = mlir.lower_fun(lambda x, op: _in_jax(op, x), multiple_results=False)
+
+
+def _lower(context, x, op):
+    if must_be_jaxs(context) or 0 in context.avals_out[0].shape or 0 in context.avals_in[0].shape:
+        return _lower_to_jax(context, x, op=op)
+    context.module_context.add_keepalive(op)
+    return jax.ffi.ffi_lowering(handler.TARGET)(context, x, **{handler.ARGUMENTS: _site.text_for_operator(op)})
+
+
+mlir.register_lowering(call_p, _lower, platform="cpu")
+mlir.register_lowering(call_p, _lower_to_jax)

@@ -1,0 +1,121 @@
+"""The computers of a program's calls: weights that are packed once, and weights that come with each call."""
+
+import json
+import threading
+import uuid
+import weakref
+from collections import deque
+
+import numpy as np
+
+from .. import _core
+from .._base import padding
+from .._call import api
+from .._call.operator import ConvTranspose
+from .._run import config
+
+_KEPT = 4  # weights of a call that are kept packed, and checksums that are remembered
+_NAMES = (
+    "strides", "dilations", "pads_begin", "pads_end", "output_padding", "data_format", "filter_format", "precision",
+)  # fmt: skip
+
+# A program refers to an operator by a text that no other process uses, because programs may be stored on disk.
+_operators: weakref.WeakValueDictionary[str, ConvTranspose] = weakref.WeakValueDictionary()
+_names: weakref.WeakKeyDictionary[ConvTranspose, str] = weakref.WeakKeyDictionary()
+
+
+def text_for_operator(operator):
+    """Return the text of calls of an operator. It is valid as long as the operator is alive."""
+    name = _names.setdefault(operator, uuid.uuid4().hex)
+    _operators[name] = operator
+    return json.dumps({"operator": name})
+
+
+def text_for_weights(keywords, filter_axes, groups):
+    """Return the text of calls that bring their weights.
+
+    ``keywords`` are those of `convt.conv_transpose` in _NAMES, except filter_format. ``filter_axes`` are the places of out
+    channels, in channels and spatial axes in the filter, whose spatial axes are reversed.
+    """
+    return json.dumps({"keywords": keywords, "axes": filter_axes, "groups": groups}, sort_keys=True)
+
+
+def computer(text):
+    """Return the computer for the text of a call."""
+    arguments = json.loads(text)
+    if "operator" not in arguments:
+        return _WithGivenWeights(**arguments)
+    operator = _operators.get(arguments["operator"])
+    if operator is None:
+        raise ValueError("convt.jax.call: got a program whose operator is gone, wanted one compiled in this process")
+    return _WithOperator(operator)
+
+
+class _WithOperator:
+    """The computer of calls of one operator."""
+
+    brings_weights = False
+
+    def __init__(self, operator):
+        self.operator = operator
+
+    def compute(self, data, filter, weights, out, threads):
+        """Compute into ``out``, and return the operator that did."""
+        with config.num_threads(threads):
+            self.operator(data, out)
+        return self.operator
+
+
+class _WithGivenWeights:
+    """The computer of calls that bring their weights.
+
+    Weights that come for the second time are copied and packed, because packing would not pay for weights that change at each
+    call. Later calls with equal weights, by their checksum, use the packed ones.
+    """
+
+    brings_weights = True
+
+    def __init__(self, keywords, axes, groups):
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in keywords.items()}
+        self.values = tuple(values.get(name, "GIOX") for name in _NAMES)
+        self.axes, self.groups = axes, groups
+        self.operators, self.seen = {}, deque(maxlen=_KEPT)  # checksum -> operator; checksums of weights that came once
+        self.lock = threading.Lock()
+
+    def compute(self, data, filter, weights, out, threads):
+        """Compute into ``out``, and return the operator with packed weights that did, or None.
+
+        ``weights`` is the checksum of the filter.
+        """
+        with config.num_threads(threads):
+            with self.lock:
+                operator = self._operator(filter, weights)
+            if operator is None:
+                # Without counts_packing, so that this call and later calls with packed weights give the same bits.
+                api.one_shot(
+                    padding.CORE, data, self._view(filter), None, _NAMES, self.values, out=out, counts_packing=False
+                )  # fmt: skip
+            else:
+                operator(data, out)
+        return operator
+
+    def _operator(self, filter, weights):
+        """Return the operator for a filter that came before, else None."""
+        found = self.operators.get(weights)
+        if found is None and weights in self.seen:
+            if len(self.operators) == _KEPT:
+                del self.operators[next(iter(self.operators))]
+                _core.invalidate_known_calls()  # which hold the packed weights
+            keywords = dict(zip(_NAMES, self.values, strict=True))
+            # XLA reuses the memory of the filter after the call, so the operator reads a copy.
+            found = self.operators[weights] = ConvTranspose._borrowing(self._view(filter.copy()), None, **keywords)
+        elif found is None:
+            self.seen.append(weights)
+        return found
+
+    def _view(self, filter):
+        """Return a view of a filter of XLA's convolution as (groups, in channels, out channels, *kernel)."""
+        out, into, *spatial = self.axes
+        view = np.flip(filter.transpose(into, out, *spatial), range(2, filter.ndim))
+        view = view.reshape(view.shape[0], self.groups, -1, *view.shape[2:])
+        return view.swapaxes(0, 1)

@@ -1,0 +1,252 @@
+"""Computation of a case with convt and with jax.lax, and the comparison: `perform`."""
+
+import functools
+
+import jax
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_disable_most_optimizations", True)  # programs compile in half the time
+
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+from jax.sharding import PartitionSpec  # noqa: E402
+
+import convt  # noqa: E402
+import convt.jax  # noqa: E402
+
+TOLERANCE = {"float32": 2e-5, "float64": 1e-12, "float16": 4e-3, "bfloat16": 4e-2}  # in units of the scale of the result
+
+
+class Difference(AssertionError):
+    """A difference between convt and jax.lax. ``kind`` says in which respect they differ."""
+
+    def __init__(self, kind, text):
+        super().__init__(f"{kind}: {text}")
+        self.kind = f"wrong {kind}"
+
+
+def perform(case):
+    """Compute and check a case. Return ("right" or "error", whether convt served it)."""
+    if case["function"] == "call":
+        ours, theirs, arguments = _operator(case)
+    else:
+        ours, theirs, arguments = _function(case)
+    transform = functools.partial(_transformed, case["transform"])
+    wanted = _outcome(lambda: transform(theirs, *arguments))
+    program = transform(ours)
+    got = [_outcome(lambda: program(*arguments)) for _ in range(4)]  # one-shot, packed, known
+    if wanted[0] == got[0][0] == "error" and got[0] != wanted:
+        # JAX's rules for vmap may fail before its own checks, except for a function under jit, as those of convt are.
+        wanted = _outcome(lambda: transform(jax.jit(theirs), *arguments))
+    for each in got:
+        _compare(each, wanted, lambda: _scale(case, theirs, arguments, transform), case)
+        if not _same(each, got[0]):
+            raise Difference("repeat", "later calls have other bits than the first")
+    served = wanted[0] == "value" and "convt_" in str(jax.make_jaxpr(ours)(*arguments))
+    return wanted[0] if wanted[0] == "error" else "right", served
+
+
+# ---------------------------------------------------------------- the function and its arguments
+
+
+def _function(case):
+    arguments = _arrays(case)
+    rank, mistake = len(case["sizes"]), case["mistake"]
+    strides, padding, numbers = tuple(case["strides"]), case["padding"], case["numbers"]
+    padding = padding if isinstance(padding, str) else tuple(map(tuple, padding))
+    precision = case["precision"]
+    if mistake == "a short stride":
+        strides = strides[1:]
+    elif mistake == "a float stride":
+        strides = (1.5, *strides[1:])
+    elif mistake == "a zero stride":
+        strides = (0, *strides[1:])
+    elif mistake == "an unknown padding":
+        padding = "some"
+    elif mistake == "a short padding":
+        padding = tuple((1,) for _ in range(rank))
+    elif mistake == "an unknown precision":
+        precision = "best"
+    elif mistake == "an unknown layout":
+        numbers = ("NQ", "QI", "NQ")
+    keywords = {
+        "rhs_dilation": case["dilations"] and tuple(case["dilations"]), "dimension_numbers": numbers and tuple(numbers),
+        "precision": precision, "preferred_element_type": case["preferred"],
+    }  # fmt: skip
+    name = case["function"]
+    if name == "conv_transpose":
+        keywords |= {"strides": strides, "padding": padding, "transpose_kernel": case["transpose_kernel"]}
+        if case["consistent"]:
+            keywords["use_consistent_padding"] = True
+    else:
+        keywords |= {
+            "window_strides": tuple(case["window"]), "padding": padding, "lhs_dilation": strides,
+            "feature_group_count": case["groups"], "batch_group_count": case["batch_groups"],
+        }  # fmt: skip
+    theirs = lambda lhs, rhs: getattr(jax.lax, name)(lhs, rhs, **keywords)  # noqa: E731
+    if case["transform"] == "patched":
+        return convt.jax.accelerate(theirs), theirs, arguments
+    return lambda lhs, rhs: getattr(convt.jax, name)(lhs, rhs, **keywords), theirs, arguments
+
+
+def _arrays(case):
+    rng = np.random.default_rng(case["seed"])
+    rank, mistake, groups = len(case["sizes"]), case["mistake"], case["groups"]
+    numbers = case["numbers"] or [f"N{'DHW'[-rank:]}C", f"{'DHW'[-rank:]}IO", None]
+    axes = dict(zip("DHW"[-rank:], range(rank), strict=True))
+    ci, co = case["ci"] // groups, case["co"]
+    if case.get("transpose_kernel"):
+        ci, co = co, ci
+    data = {"N": case["batch"] * case.get("batch_groups", 1), "C": case["ci"]}
+    filter = {"I": ci, "O": co * case.get("batch_groups", 1)}
+    lhs = [data.get(each) or case["sizes"][axes[each]] for each in numbers[0]]
+    rhs = [filter.get(each) or case["kernel"][axes[each]] for each in numbers[1]]
+    if mistake == "a missing channel":
+        lhs[numbers[0].index("C")] += 1
+    elif mistake == "an empty axis":
+        lhs[0] = 0
+    elif mistake == "a missing axis":
+        lhs = lhs[1:]
+    values = lambda shape: jnp.asarray(rng.uniform(-1, 1, shape)).astype(case["dtype"])  # noqa: E731
+    lhs, rhs = values(lhs), values(rhs)
+    if case["nonfinite"] and lhs.size:
+        lhs = lhs.at[tuple(rng.integers(0, lhs.shape))].set(jnp.asarray(rng.choice([np.nan, np.inf, -np.inf]), lhs.dtype))
+    if mistake == "another dtype of rhs":
+        rhs = rhs.astype("float16" if case["dtype"] != "float16" else "float32")
+    elif mistake == "integers":
+        lhs = lhs.astype("int32")
+    return lhs, rhs
+
+
+def _operator(case):
+    rng = np.random.default_rng(case["seed"])
+    rank, groups = len(case["sizes"]), case["groups"]
+    filter = jnp.asarray(rng.uniform(-1, 1, (*case["kernel"], case["ci"], case["co"] // groups))).astype(case["dtype"])
+    bias = jnp.asarray(rng.uniform(-1, 1, case["co"])).astype(case["dtype"]) if case["bias"] else None
+    activation = case["activation"]
+    keywords = {name: case[name] for name in ("strides", "pads_begin", "pads_end", "groups", "data_format")}
+    keywords["dilations"] = case["dilations"] or 1
+    keywords["activation"] = tuple(activation) if isinstance(activation, list) else activation
+    shape = [case["batch"], *case["sizes"], case["ci"]]
+    if case["data_format"] == "NCX":
+        shape = [shape[0], shape[-1], *shape[1:-1]]
+    data = jnp.asarray(rng.uniform(-1, 1, shape)).astype(case["dtype"])
+    numpy = np.asarray(filter), None if bias is None else np.asarray(bias)
+
+    op = []
+
+    def ours(data):
+        op.extend([] if op else [convt.ConvTranspose(*numpy, **keywords)])
+        return convt.jax.call(op[0], data)
+
+    def theirs(data):
+        """Compute from the definition of `convt.ConvTranspose`, with jax.lax."""
+        channels = 1 if case["data_format"] == "NCX" else rank + 1
+        letters = "DHW"[-rank:]
+        spec = f"NC{letters}" if channels == 1 else f"N{letters}C"
+        d = case["dilations"] or [1] * rank
+        reach = [(k - 1) * e for k, e in zip(case["kernel"], d, strict=True)]
+        pads = [(r - b, r - e) for r, b, e in zip(reach, case["pads_begin"], case["pads_end"], strict=True)]
+        f = jnp.flip(filter, range(rank))
+        f = f.reshape(*f.shape[:rank], groups, -1, f.shape[-1])
+        f = jnp.moveaxis(f, rank, -2).reshape(*f.shape[:rank], case["ci"] // groups, case["co"])
+        y = jax.lax.conv_general_dilated(
+            data, f, [1] * rank, pads, case["strides"], d, (spec, f"{letters}IO", spec), groups
+        )  # fmt: skip
+        y = y if bias is None else y + bias.reshape([-1 if ax == channels else 1 for ax in range(rank + 2)])
+        name, *numbers = activation if isinstance(activation, list) else [activation]
+        functions = {
+            None: lambda y: y, "relu": jax.nn.relu, "leaky_relu": jax.nn.leaky_relu, "clip": jnp.clip, "tanh": jnp.tanh,
+            "sigmoid": jax.nn.sigmoid, "gelu": functools.partial(jax.nn.gelu, approximate=False), "swish": jax.nn.swish,
+            "elu": jax.nn.elu, "hard_swish": jax.nn.hard_swish,
+        }  # fmt: skip
+        return functions[name](y, *numbers)
+
+    return ours, theirs, (data,)
+
+
+# ---------------------------------------------------------------- transformations
+
+
+def _transformed(name, function, *arguments):
+    """Return a transformed function, or its result for arguments."""
+    made = _transform(name, function)
+    return made(*arguments) if arguments else made
+
+
+def _transform(name, f):
+    two = lambda a: jnp.stack([a, a * 2])  # noqa: E731
+    loss = lambda *a: (f(*a).astype("float32") ** 2).sum()  # noqa: E731
+    small = lambda *a: [each[tuple(slice(0, 2) for _ in each.shape)] for each in a]  # noqa: E731
+    if name == "jit" or name == "patched":
+        return jax.jit(f)
+    if name == "vmap lhs":
+        return jax.jit(lambda *a: jax.vmap(f, (0, *[None] * (len(a) - 1)))(two(a[0]), *a[1:]))
+    if name == "vmap rhs":
+        return jax.jit(lambda *a: jax.vmap(f, (*[None] * (len(a) - 1), 1))(*a[:-1], jnp.stack([a[-1], a[-1] * 2], 1)))
+    if name == "vmap both":
+        return lambda *a: jax.vmap(f)(*map(two, a))
+    if name == "nested vmap":
+        return jax.jit(lambda *a: jax.vmap(jax.vmap(f), (0, *[None] * (len(a) - 1)))(two(two(a[0])), *map(two, a[1:])))
+    if name == "grad":
+        return jax.jit(lambda *a: jax.grad(loss, tuple(range(len(a))))(*a))
+    if name == "vmap of grad":
+        return jax.jit(lambda *a: jax.vmap(jax.grad(loss), (0, *[None] * (len(a) - 1)))(two(a[0]), *a[1:]))
+    if name == "jvp":
+        return lambda *a: jax.jvp(f, a, tuple(each * 2 for each in a))
+    if name == "jacrev":
+        return lambda *a: jax.jacrev(lambda *b: f(*b).ravel()[:3])(*small(*a)) if a[0].size > 8 else f(*a)
+    if name == "hessian":
+        return jax.jit(lambda *a: jax.hessian(lambda s: loss(a[0] * s, *a[1:]))(jnp.ones((), a[0].dtype)))
+    if name == "scan":
+        return jax.jit(lambda *a: jax.lax.scan(lambda c, s: (c, f(a[0] * s, *a[1:])), 0, jnp.arange(3).astype(a[0].dtype))[1])
+    if name == "checkpoint":
+        return jax.jit(lambda *a: jax.grad(jax.checkpoint(loss))(*a))
+    if name == "shard_map":
+        mesh, spec = jax.make_mesh((1,), ("i",)), PartitionSpec()
+        return lambda *a: jax.jit(jax.shard_map(f, mesh=mesh, in_specs=(spec,) * len(a), out_specs=spec))(*a)
+    return f
+
+
+# ---------------------------------------------------------------- comparison
+
+
+def _outcome(function):
+    try:
+        return "value", [np.asarray(each) for each in jax.tree.leaves(function())]
+    except Exception as error:
+        return "error", (type(error).__name__, str(error).split("\n")[0][:300])
+
+
+def _scale(case, function, arguments, transform):
+    """Return the scale of the numbers that a result is the sum of."""
+    if case["function"] == "call":
+        return 10.0 * case["ci"] * np.prod(case["kernel"])
+    values = [jnp.abs(jnp.nan_to_num(each, posinf=1, neginf=-1)) for each in arguments]
+    found = jax.tree.leaves(transform(function, *values))
+    return max(1.0, *(float(np.abs(np.nan_to_num(np.asarray(each, np.float64))).max(initial=0)) for each in found))
+
+
+def _compare(got, wanted, scale, case):
+    # The errors of `call` are those of `convt.ConvTranspose`.
+    if got[0] != wanted[0] or (got[0] == "error" and case["function"] != "call" and got[1] != wanted[1]):
+        raise Difference("error", f"got {got}, wanted {wanted}"[:600])
+    if got[0] == "error":
+        return
+    if [(each.shape, each.dtype) for each in got[1]] != [(each.shape, each.dtype) for each in wanted[1]]:
+        raise Difference("form", f"got {[each.shape for each in got[1]]}, wanted {[each.shape for each in wanted[1]]}")
+    for ours, theirs in zip(got[1], wanted[1], strict=True):
+        a, b = ours.astype(np.float64), theirs.astype(np.float64)
+        finite = np.isfinite(a) & np.isfinite(b)
+        if not case["nonfinite"] and not finite.all() and case["dtype"] != "float16":
+            raise Difference("finiteness", "one of the results is not finite")
+        if case["nonfinite"] and not np.array_equal(np.nan_to_num(a[~finite], nan=77), np.nan_to_num(b[~finite], nan=77)):
+            raise Difference("finiteness", "other elements are not finite")
+        worst = np.abs(a[finite] - b[finite]).max(initial=0)
+        if worst > TOLERANCE[case["dtype"]] * max(scale(), np.abs(b[finite]).max(initial=0)):
+            raise Difference("values", f"differ by {worst:.3g}, scale {scale():.3g}")
+
+
+def _same(a, b):
+    return a[0] == b[0] and (a[0] == "error" or all(x.tobytes() == y.tobytes() for x, y in zip(a[1], b[1], strict=True)))

@@ -1,0 +1,101 @@
+"""Tests of the fuzzer in tests/fuzz/jax: it finds planted errors, reduces them, and takes no rounding for an error."""
+
+import json
+
+import pytest
+
+jax = pytest.importorskip("jax")
+
+from convt.jax import _functions, _primitive, _site  # noqa: E402
+from fuzz import shrinking  # noqa: E402
+from fuzz.jax import draw, perform, report, shrink  # noqa: E402
+from fuzz.jax.__main__ import main  # noqa: E402
+
+CASE = {
+    "function": "conv_transpose", "seed": 3, "dtype": "float32", "transform": "scan", "sizes": [5, 4], "kernel": [3, 2],
+    "batch": 2, "ci": 3, "co": 4, "groups": 1, "strides": [2, 1], "dilations": [1, 2], "nonfinite": False, "numbers": None,
+    "padding": "SAME", "precision": "high", "preferred": None, "mistake": None, "transpose_kernel": False, "consistent": False,
+}  # fmt: skip
+
+
+def test_a_case_is_its_seed():
+    for seed in range(300):
+        case = draw.case(seed)
+        assert case == draw.case(seed) == json.loads(json.dumps(case))
+
+
+def test_the_first_seeds_are_right(capsys):
+    """Run seeds that are always the same."""
+    status = main(["--seeds", "0-40"])
+    said = capsys.readouterr().out
+    assert status == 0 and "0 findings" in said and "40 cases" in said, said
+
+
+def test_replaying_prints_the_case(capsys):
+    assert main(["--replay", json.dumps(CASE)]) == 0
+    said = capsys.readouterr().out
+    assert json.dumps(CASE) in said and said.endswith("right \n")
+
+
+def inexact(monkeypatch):
+    one_shot = _site.api.one_shot
+
+    def changed(*arguments, out, **keywords):
+        one_shot(*arguments, out=out, **keywords)
+        out *= 1 + 1e-3
+
+    monkeypatch.setattr(_site.api, "one_shot", changed)
+
+
+def other_error(monkeypatch):
+    def refuse(*arguments, **keywords):
+        raise ValueError("something else")
+
+    monkeypatch.setattr(_functions, "_compute", refuse)
+
+
+def other_shape(monkeypatch):
+    monkeypatch.setattr(_functions, "_compute", lambda f, x, w, **k: f(x, w, **k)[None])
+
+
+def other_dtype(monkeypatch):
+    monkeypatch.setattr(_functions, "_compute", lambda f, x, w, **k: f(x, w, **k).astype("float64"))
+
+
+PLANTED = [(inexact, "values"), (other_error, "error"), (other_shape, "form"), (other_dtype, "form")]
+
+
+@pytest.mark.parametrize("plant, kind", PLANTED)
+def test_a_planted_error_is_found(plant, kind, monkeypatch):
+    jax.clear_caches()
+    plant(monkeypatch)
+    with pytest.raises(perform.Difference, match=f"^{kind}: "):
+        perform.perform(CASE | {"transform": "jit"})
+    jax.clear_caches()
+
+
+def test_later_calls_must_repeat_the_bits(monkeypatch):
+    compute = _site._WithGivenWeights.compute
+
+    def changed(self, data, filter, weights, out, threads):
+        compute(self, data, filter, weights, out, threads)
+        self.count = getattr(self, "count", 0) + 1
+        out *= 1 + 3e-7 * self.count
+
+    monkeypatch.setattr(_site._WithGivenWeights, "compute", changed)
+    jax.clear_caches()
+    with pytest.raises(perform.Difference, match="^repeat: "):
+        perform.perform(CASE | {"transform": "jit"})
+    jax.clear_caches()
+
+
+def test_shrinking_keeps_what_fails():
+    fails = lambda case: case["strides"][0] > 1 and case["transform"] == "scan"  # noqa: E731
+    found = shrinking.shrink(CASE, shrink.smaller, fails)
+    assert fails(found) and found["sizes"] == [1, 1] and found["ci"] == found["co"] == 1 and found["strides"] == [2, 1]
+    assert list(report.shown(found, ())) == [json.dumps(found)]
+
+
+def test_a_fuzzed_program_is_convts():
+    assert perform.perform(CASE) == ("right", True)
+    assert _primitive.replaced(lambda x: x + 1, 2) == [3]
