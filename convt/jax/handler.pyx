@@ -12,6 +12,10 @@ from cpython.pycapsule cimport PyCapsule_New
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+import atexit
+import os
+import time
+
 from .._base import dtypes
 from .._run import config
 from . import _site
@@ -192,10 +196,21 @@ cdef extern from * nogil:
     #define convt_load_threads(site) __atomic_load_n(site, __ATOMIC_RELAXED)
     #define convt_store_threads(site, threads) __atomic_store_n(site, threads, __ATOMIC_RELAXED)
 
-    static int convt_is_alive(void) { return Py_IsInitialized() && !_Py_IsFinalizing(); }
-    #if PY_VERSION_HEX >= 0x030D0000
-    #define _Py_IsFinalizing Py_IsFinalizing
-    #endif
+    /* The number of calls that use or wait for Python, and whether Python ends. Python never gives its lock to other threads
+     * when it ends, but waits for XLA's threads; so they must not wait for the lock. */
+    static long convt_python_calls, convt_python_ends;
+    static int convt_enter_python(void)
+    {
+        __atomic_fetch_add(&convt_python_calls, 1, __ATOMIC_SEQ_CST);
+        if (!__atomic_load_n(&convt_python_ends, __ATOMIC_SEQ_CST))
+            return 1;
+        __atomic_fetch_sub(&convt_python_calls, 1, __ATOMIC_SEQ_CST);
+        return 0;
+    }
+    #define convt_leave_python() __atomic_fetch_sub(&convt_python_calls, 1, __ATOMIC_SEQ_CST)
+    #define convt_count_python_calls() __atomic_load_n(&convt_python_calls, __ATOMIC_SEQ_CST)
+    #define convt_end_python() __atomic_store_n(&convt_python_ends, 1, __ATOMIC_SEQ_CST)
+    #define convt_forget_python_calls() __atomic_store_n(&convt_python_calls, 0, __ATOMIC_SEQ_CST)
     """
     ctypedef struct convt_xla_pool:
         const XlaApi *api
@@ -204,7 +219,11 @@ cdef extern from * nogil:
     void convt_forget_error(const XlaApi *api, XlaError *error) noexcept
     int convt_load_threads(int *threads) noexcept
     void convt_store_threads(int *threads, int number) noexcept
-    bint convt_is_alive() noexcept
+    bint convt_enter_python() noexcept
+    long convt_leave_python() noexcept
+    long convt_count_python_calls() noexcept
+    void convt_end_python() noexcept
+    void convt_forget_python_calls() noexcept
 
 cdef XlaTypeId site_type
 cdef XlaTypeInfo site_info
@@ -260,6 +279,23 @@ cdef XlaError *error_of(const XlaApi *api, error) noexcept:
     return new_error(api, text, XLA_EXHAUSTED if isinstance(error, MemoryError) else XLA_INTERNAL)
 
 
+def _wait_for_calls():
+    """Let no more calls use Python, and wait for those that do."""
+    convt_end_python()
+    while convt_count_python_calls():
+        time.sleep(0.001)
+
+
+def _forget_calls():
+    """Forget the calls of other threads in a forked child, which does not have these threads."""
+    convt_forget_python_calls()
+
+
+atexit.register(_wait_for_calls)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_calls)
+
+
 # ---------------------------------------------------------------- sites
 
 
@@ -296,9 +332,10 @@ cdef XlaError *new_site(XlaCall *call) noexcept with gil:
 
 
 cdef void destroy(void *site) noexcept nogil:
-    """Release a site. XLA may destroy programs after Python has ended; their memory is then no longer Python's to release."""
-    if convt_is_alive():
+    """Release a site, unless Python ends."""
+    if convt_enter_python():
         release(site)
+        convt_leave_python()
 
 
 cdef void release(void *site) noexcept with gil:
@@ -381,7 +418,16 @@ cdef bint run_known(_Site site, const XlaCall *call, uint64_t *weights) noexcept
     return done
 
 
-cdef XlaError *compute_by_python(void *site, const XlaCall *call, uint64_t weights) noexcept with gil:
+cdef XlaError *compute_by_python(void *site, const XlaCall *call, uint64_t weights) noexcept nogil:
+    cdef XlaError *error
+    if not convt_enter_python():
+        return new_error(call.api, "convt: got a call of a program while Python ends", XLA_INTERNAL)
+    error = compute_with_gil(site, call, weights)
+    convt_leave_python()
+    return error
+
+
+cdef XlaError *compute_with_gil(void *site, const XlaCall *call, uint64_t weights) noexcept with gil:
     try:
         run(<_Site>site, call, weights)
     except BaseException as error:

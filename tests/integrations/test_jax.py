@@ -545,6 +545,21 @@ def test_nothing_leaks_in_10000_calls():
 # ---------------------------------------------------------------- threads
 
 
+EXIT = """
+import jax, jax.numpy as jnp, numpy as np, convt, convt.jax as cj
+x, w = jnp.ones((8, 64, 64, 64)), jnp.ones((4, 4, 64, 64))
+op = convt.ConvTranspose(np.asarray(w), strides=2)
+f = jax.jit(lambda x, w: cj.conv_transpose(x, w, (2, 2), "SAME").sum() + cj.call(op, x).sum())
+running = [f(x, w * n) for n in range(3)]
+"""
+
+
+def test_python_ends_while_programs_run():
+    for _ in range(3):
+        code, _, error = child(EXIT, timeout=60)
+        assert code == 0, error
+
+
 def test_calls_of_several_threads():
     f, g = jax.jit(both()[1]), jax.jit(lambda x: cj.call(OP, x))
     inputs = [normal(2, 7, 6, 5, seed=n) for n in range(4)]
