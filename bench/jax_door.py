@@ -1,7 +1,5 @@
 """Time of convt.jax beside jax.lax, both under jax.jit, on each built-in layer.
 
-    python -m bench.jax_door [--layers NAME...] [--layout NXC] [--seconds 0.5] [--json FILE]
-
 `call` is an operator whose weights are packed once, `same` are weights that are an argument with equal values at each call, and
 `new` are weights that differ at each call. Turns alternate between the programs, and each number is the least of its times. The
 ratios are jax.lax's time divided by convt's. convt.jax leaves a grouped layer with strides of 1 to JAX, except for `call`.
@@ -11,13 +9,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from . import command
 from .layers import TABLE, Layer, parse
 from .problem import Problem, in_layout
 
@@ -95,17 +93,23 @@ def rows(names: list[str], layout: str, seconds: float) -> Iterator[tuple[str, d
             yield layer.name, times(programs(layer, layout), seconds)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.jax_door", description=__doc__.partition("\n")[0])
-    parser.add_argument("--layers", nargs="*", default=[], metavar="NAME", help="names of built-in layers (default: all)")
-    parser.add_argument("--layout", choices=("NXC", "NCX"), default="NXC", help="layout of data and output (default: NXC)")
-    parser.add_argument("--seconds", type=float, default=0.5, help="time for each program of a layer (default: 0.5)")
-    parser.add_argument("--json", metavar="FILE", help="write the milliseconds to a file")
-    options = parser.parse_args()
+def main(arguments: list[str] | None = None) -> None:
+    parser = command.parser("jax_door", __doc__, "--names unet_up1,dcgan_mid", "--layout NCX --seconds 0.2 --json jax.json")
+    parser.add_argument("--names", type=command.several(str), default=[], metavar="NAME,...", help="only these layers")
+    command.add_layout(parser, "NXC")
+    parser.add_argument("--seconds", type=command.positive, default=0.5, help="time for each program of a layer (default: 0.5)")
+    command.add_json(parser)
+    options = parser.parse_args(arguments)
+    with command.printing(options.json) as write_json:
+        write_json(_show(options))
+
+
+def _show(options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Measure and print. Return the milliseconds of each layer."""
     found: dict[str, dict[str, float]] = {}
     print("|", " | ".join(["layer", "jax.lax, ms", *(f"{way}, ms" for way in WAYS), *(f"{way}, ratio" for way in WAYS)]), "|")
     print("|---" * (2 + 2 * len(WAYS)) + "|")
-    for name, each in rows(options.layers, options.layout, options.seconds):
+    for name, each in rows(options.names, options.layout, options.seconds):
         found[name] = each
         numbers = [f"{each[way]:.3f}" if way in each else "" for way in ("lax", *WAYS)]
         ratios = [f"{each['lax'] / each[way]:.2f}" if way in each else "" for way in WAYS]
@@ -115,9 +119,7 @@ def main() -> None:
         mean = math.exp(sum(map(math.log, ratios)) / max(1, len(ratios)))
         least = min(ratios, default=math.nan)
         print(f"{way}: geometric mean {mean:.2f}, least {least:.2f}, {sum(r < 1 for r in ratios)} of {len(ratios)} below 1")
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(found, file, indent=1)
+    return found
 
 
 if __name__ == "__main__":

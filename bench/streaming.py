@@ -12,7 +12,6 @@ Each time is the least of several rounds, in which the calls take turns.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +19,8 @@ from typing import Any
 import numpy as np
 
 import convt
+
+from . import command
 
 # name -> (channels in, channels out, groups, kernel, stride)
 LAYERS = {
@@ -70,10 +71,10 @@ def row(layer: tuple[int, ...], data_format: str, rounds: int) -> list[float]:
     return [*found, times[0] / times[1], times[0] / times[2]]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--rounds", type=int, default=15)
-    rounds = parser.parse_args().rounds
+def main(arguments: list[str] | None = None) -> None:
+    parser = command.parser("streaming", __doc__, "", "--rounds 5")
+    parser.add_argument("--rounds", type=command.integer, default=15, metavar="N", help="turns of each call (default: 15)")
+    rounds = parser.parse_args(arguments).rounds
     print(f"threads {convt.get_num_threads()}\n\n| layer | layout | over 1 | over 8 | per frame | auto |")
     print("|---|---|---|---|---|---|")
     for name, layer in LAYERS.items():

@@ -35,7 +35,9 @@ def test_plans():
 
 
 def test_reports_of_torch():
-    ct = pytest.importorskip("convt.torch", reason="torch is not installed")
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    import convt.torch as ct
+
     report = ct.Report(("up", "last"), {"<own>": "it is"}, {"up": ("BatchNorm2d", "ReLU")}, functional=("",))
     assert repr(report) == "<Report of convt.torch: 2 swapped, 1 fused, 1 functional, 1 kept>"
     rows = cells(report._repr_html_())[1:]

@@ -6,8 +6,17 @@ import pickle
 import threading
 
 import pytest
-from fuzz.models.parts import Filtering, Squeezing1d, Weighted
-from torch_cases import FUNCTIONS, close, each_dtype, each_rank, reset_torch, torch  # noqa: F401
+from torch_cases import (  # noqa: F401
+    FUNCTIONS,
+    Filtering,
+    Squeezing1d,
+    Weighted,
+    close,
+    each_dtype,
+    each_rank,
+    reset_torch,
+    torch,
+)
 
 import convt.torch as ct
 from convt.torch import _compute, _weights

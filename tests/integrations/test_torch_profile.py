@@ -4,8 +4,7 @@ before."""
 import json
 
 import pytest
-from fuzz.models.parts import Filtering, Squeezing1d, Weighted
-from torch_cases import reset_torch, torch  # noqa: F401
+from torch_cases import Filtering, Squeezing1d, Weighted, reset_torch, torch  # noqa: F401
 
 import convt
 import convt.torch as ct

@@ -4,6 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from fuzz.models.parts import Filtering, Squeezing1d, Weighted  # noqa: E402, F401
 from fuzz.models.perform import agree  # noqa: E402, F401
 
 import convt.torch as ct  # noqa: E402

@@ -32,7 +32,6 @@ import convt
 from convt import algorithms, tuning
 from convt._plan import choose
 from convt._plan import measure as _measure
-from convt._run import config
 from convt.algorithms import onednn
 
 NOT_HERE = (*NCX_ONLY, "unpacked", "invariant")  # unpacked is for weights that come with a call; invariant is taken by name
@@ -183,11 +182,11 @@ def test_the_losers_leave_no_weights(measured):
         assert len([o for o in held if np.shares_memory(o._view, op._plans.filter)]) == names.count("onednn")
 
 
-def test_verbose_says_what_was_measured(capfd, monkeypatch, quick):
-    monkeypatch.setattr(config, "_VERBOSE", True)
+def test_verbose_says_what_was_measured(capfd, quick):
     op = tuned()
-    for _ in range(3):
-        op(data(9))
+    with convt.config(verbose=True):
+        for _ in range(3):
+            op(data(9))
     lines = capfd.readouterr().err.splitlines()
     said = [line for line in lines if line.startswith("convt,tune,float32 mb1 g1 ic8 oc8 i9x9 ")]
     assert len(said) == 1 and len(lines) == 4 and all(name in said[0] for name in WAYS)
@@ -244,9 +243,8 @@ def test_an_algorithm_asked_for_by_name_runs_though_nothing_was_decided(undecide
     assert op.plan(data(9).shape).algorithm == "scatter"
 
 
-def test_verbose_says_what_could_not_be_decided(undecided, capfd, monkeypatch):
-    monkeypatch.setattr(config, "_VERBOSE", True)
-    with pytest.warns(RuntimeWarning):
+def test_verbose_says_what_could_not_be_decided(undecided, capfd):
+    with pytest.warns(RuntimeWarning), convt.config(verbose=True):
         tuned().plan(data(9).shape)
     assert re.search("^convt,tune,float32 mb1 .*,could not decide what is the fastest, because", capfd.readouterr().err, re.M)
 
