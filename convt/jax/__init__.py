@@ -2,9 +2,11 @@
 
 `conv_transpose` and `conv_general_dilated` replace the functions of `jax.lax`. `call` computes a `convt.ConvTranspose`, whose
 weights are packed once, in a JAX program. `patched` and `accelerate` let convt compute the layers of Flax, Haiku and Equinox.
+`profile` measures what convt changes in a function.
 Derivatives are those of `jax.lax`. JAX computes every call that convt does not support, with JAX's results and errors.
 
     _patch          patched, accelerate: the functions of jax.lax, replaced in a block
+    _profile        what convt changes in a function
     _functions      functions of jax.lax: calls computed by convt, and calls left to JAX
     _call           the call of an operator
     _primitive      the transposed convolution as a primitive of JAX: shapes, derivatives, vmap, lowering
@@ -24,7 +26,8 @@ try:
     from ._call import call
     from ._functions import conv_general_dilated, conv_transpose
     from ._patch import accelerate, patched
+    from ._profile import profile
 except AttributeError as error:  # a name of JAX that a later version has removed
     raise ImportError(f"{_WANTED}; JAX {_jax.__version__} lacks what convt uses: {error}") from error
 
-__all__ = ["accelerate", "call", "conv_general_dilated", "conv_transpose", "patched"]
+__all__ = ["accelerate", "call", "conv_general_dilated", "conv_transpose", "patched", "profile"]

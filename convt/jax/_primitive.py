@@ -171,11 +171,16 @@ def must_be_jaxs(context):
 _lower_to_jax = mlir.lower_fun(CONVOLUTION.bind, multiple_results=False)
 
 
+def site_arguments(data, filter, parameters):
+    """Return the arguments of a site for shapes and parameters of a convolution that convt supports."""
+    axes, groups = parameters["dimension_numbers"][1], parameters["feature_group_count"]
+    return _keywords(data, filter, parameters), axes, groups
+
+
 def _lower(context, data, filter, **parameters):
     if must_be_jaxs(context):
         return _lower_to_jax(context, data, filter, **parameters)
-    keywords = _keywords(*(aval.shape for aval in context.avals_in), parameters)
-    text = _site.text_for_weights(keywords, parameters["dimension_numbers"][1], parameters["feature_group_count"])
+    text = _site.text_for_weights(*site_arguments(*(aval.shape for aval in context.avals_in), parameters))
     return jax.ffi.ffi_lowering(handler.TARGET)(context, data, filter, **{handler.ARGUMENTS: text})
 
 

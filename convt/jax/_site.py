@@ -44,7 +44,7 @@ def computer(text):
     """Return the computer for the text of a call."""
     arguments = json.loads(text)
     if "operator" not in arguments:
-        return _WithGivenWeights(**arguments)
+        return WithGivenWeights(**arguments)
     operator = _operators.get(arguments["operator"])
     if operator is None:
         raise ValueError("convt.jax.call: got a program whose operator is gone, wanted one compiled in this process")
@@ -66,7 +66,7 @@ class _WithOperator:
         return self.operator
 
 
-class _WithGivenWeights:
+class WithGivenWeights:
     """The computer of calls that bring their weights.
 
     Weights that come for the second time are copied and packed, because packing would not pay for weights that change at each
@@ -106,12 +106,14 @@ class _WithGivenWeights:
             if len(self.operators) == _KEPT:
                 del self.operators[next(iter(self.operators))]
                 _core.invalidate_known_calls()  # which hold the packed weights
-            keywords = dict(zip(_NAMES, self.values, strict=True))
-            # XLA reuses the memory of the filter after the call, so the operator reads a copy.
-            found = self.operators[weights] = ConvTranspose._borrowing(self._view(filter.copy()), None, **keywords)
+            found = self.operators[weights] = self.operator_of(filter)
         elif found is None:
             self.seen.append(weights)
         return found
+
+    def operator_of(self, filter):
+        """Return a new operator. It reads a copy of the filter, because XLA reuses the memory after a call."""
+        return ConvTranspose._borrowing(self._view(filter.copy()), None, **dict(zip(_NAMES, self.values, strict=True)))
 
     def _view(self, filter):
         """Return a view of a filter of XLA's convolution as (groups, in channels, out channels, *kernel)."""

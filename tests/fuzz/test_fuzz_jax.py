@@ -75,14 +75,14 @@ def test_a_planted_error_is_found(plant, kind, monkeypatch):
 
 
 def test_later_calls_must_repeat_the_bits(monkeypatch):
-    compute = _site._WithGivenWeights.compute
+    compute = _site.WithGivenWeights.compute
 
     def changed(self, data, filter, weights, out, threads):
         compute(self, data, filter, weights, out, threads)
         self.count = getattr(self, "count", 0) + 1
         out *= 1 + 3e-7 * self.count
 
-    monkeypatch.setattr(_site._WithGivenWeights, "compute", changed)
+    monkeypatch.setattr(_site.WithGivenWeights, "compute", changed)
     jax.clear_caches()
     with pytest.raises(perform.Difference, match="^repeat: "):
         perform.perform(CASE | {"transform": "jit"})

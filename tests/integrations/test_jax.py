@@ -2,6 +2,7 @@
 
 import gc
 import json
+import math
 import re
 import threading
 import warnings
@@ -359,14 +360,14 @@ def test_programs_stored_on_disk(tmp_path):
 def counted(monkeypatch):
     """Count the calls that Python computes, by whether packed weights computed them."""
     counts = []
-    compute = _site._WithGivenWeights.compute
+    compute = _site.WithGivenWeights.compute
 
     def counting(self, *arguments):
         found = compute(self, *arguments)
         counts.append(found is not None)
         return found
 
-    monkeypatch.setattr(_site._WithGivenWeights, "compute", counting)
+    monkeypatch.setattr(_site.WithGivenWeights, "compute", counting)
     return counts
 
 
@@ -735,3 +736,35 @@ def test_importing_convt_does_not_import_jax():
 def test_import_starts_no_backend():
     code, out, error = child("import convt.jax, jax; print(bool(jax._src.xla_bridge._backends))")
     assert (code, out) == (0, "False\n"), error
+
+
+# ---------------------------------------------------------------- profile
+
+
+def test_a_profile_finds_the_layers_of_inner_functions():
+    """Check shapes and numbers of calls: equal ones in jit, scan and cond, and a convolution that convt leaves to JAX."""
+    upsample = jax.jit(lambda x, w: jax.lax.conv_transpose(x, w, (2,), "SAME"))
+
+    def steps(x, w):
+        x = jax.lax.scan(lambda x, _: (upsample(x, w)[:, ::2], None), x, length=3)[0]
+        return jax.lax.cond(x[0, 0, 0] > 0, lambda x: upsample(x, w), lambda x: jnp.zeros((1, 20, 4)), x)
+
+    x, w = jnp.ones((1, 10, 4)), jnp.ones((4, 4, 4)) / 16
+    found = cj.profile(steps, x, w, budget=0.01)
+    assert [(layer.calls, layer.data, layer.output) for layer in found.layers] == [(4, (1, 10, 4), (1, 20, 4))]
+    assert found.host == "JAX" and 0 < found.share <= 1 and "JAX alone takes" in str(found)
+    complex_ones = jnp.ones((1, 10, 4), jnp.complex64), jnp.ones((4, 4, 4), jnp.complex64)
+    (left,) = cj.profile(upsample, *complex_ones, budget=0.01).layers
+    assert math.isnan(left.convt_seconds) and left.host_seconds > 0
+
+
+def test_a_profile_without_transposed_convolutions():
+    found = cj.profile(lambda x, factor: x * factor, jnp.ones(3), keywords={"factor": 2}, budget=0)
+    assert found.layers == () and found.verdict().startswith("Nothing is to gain: JAX computed no transposed convolution")
+
+
+def test_a_profile_of_what_is_no_function():
+    with pytest.raises(TypeError, match="function: got int, wanted a callable"):
+        cj.profile(3)
+    with pytest.raises(ValueError, match="budget"):
+        cj.profile(jnp.sin, jnp.ones(3), budget=-1)
