@@ -74,10 +74,10 @@ def profile(
     with terminal.progress(2 * _ROUNDS * (1 + len(found))) as begin:
         step = functools.partial(begin, "timing the function")
         programs = [_program(call, inputs), _program(fast, inputs)]
-        whole = worth.in_turns(programs, budget, _ROUNDS, step=step)
+        host, ours = worth.in_turns(programs, budget, _ROUNDS, step=step)
         layers = [_layer(equation, calls, budget / (1 + len(found)), step) for equation, calls in found]
     looked_for = "calls of jax.lax with lhs_dilation above 1"
-    return Worth("JAX", tuple(layers), *whole, looked_for, "Use convt.jax.accelerate(function).")
+    return Worth("JAX", tuple(layers), host, ours, looked_for, "Use convt.jax.accelerate(function).")
 
 
 def _program(function, inputs):
