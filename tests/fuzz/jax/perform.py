@@ -4,7 +4,6 @@ import functools
 
 import jax
 
-jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_disable_most_optimizations", True)  # programs compile in half the time
 
@@ -26,6 +25,7 @@ class Difference(AssertionError):
         self.kind = f"wrong {kind}"
 
 
+@jax.enable_x64(True)
 def perform(case):
     """Compute and check a case. Return ("right" or "error", whether convt served it)."""
     if case["function"] == "call":
