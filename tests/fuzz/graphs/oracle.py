@@ -311,6 +311,8 @@ def _activation(kind, x, given):
     if kind in _EXPONENTIALS:
         size = np.where(np.isfinite(x.v), np.abs(x.v), 0)
         e = e + _CURVED[x.dtype] * np.maximum(1, size if kind == "Gelu" else np.where(np.isfinite(v), np.abs(v), 0))
+        if kind == "Softplus" and x.dtype == "float64":  # where the exponential overflows, ONNX Runtime often gives infinity
+            e = np.where(x.v > np.log(np.finfo(np.float64).max) - 1, np.inf, e)
     elif kind in ("HardSwish", "HardSigmoid"):
         size = np.where(np.isfinite(x.v), np.abs(x.v), 0)
         e = e + 4 * float(np.finfo(x.dtype).eps) * size
