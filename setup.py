@@ -219,13 +219,13 @@ class BuildKernels(build_ext):
         def kernels(name, isa_flags, part):
             """Return the object file of a part of a row's kernels, which an earlier build may have left."""
             source, flags = f"isa_{name}.c", [*isa_flags, *([f"-DPART_{part}"] if part else [])]
-            folder = f"{name}_{part}"  # of this job alone
+            folder = f"{name}_{part}"  # no other job writes to it
             # The input is the flags and the preprocessed text with all macros, among them the compiler's version and target.
             text = Path(compiled(source, flags, "-E", "-dD", folder=f"preprocessed/{folder}")).read_bytes()
             options = repr([self.compiler.compiler_so, KERNEL_CFLAGS, flags, debug])
             kept = OBJECTS / f"{name}{part and '_' + part}-{hashlib.sha256(options.encode() + text).hexdigest()}.o"
             if self.force or not kept.exists():
-                with tempfile.TemporaryDirectory(dir=OBJECTS) as atomic:  # for parallel builds
+                with tempfile.TemporaryDirectory(dir=OBJECTS) as atomic:  # parallel builds may make the same file
                     os.replace(shutil.copy(compiled(source, flags, folder=folder), atomic), kept)
             return str(kept)
 

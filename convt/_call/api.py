@@ -414,7 +414,7 @@ _NAMES = (
     "strides", "pads_begin", "pads_end", "dilations", "auto_pad", "output_padding", "output_shape", "groups", "data_format",
     "filter_format", "activation", "backend", "algorithm", "precision",
 )  # fmt: skip
-_FEW_BYTES = 1 << 20  # of a filter with repeated elements that is copied before it is checked
+_FEW_BYTES = 1 << 20  # a filter with repeated elements of at most these bytes is copied before it is checked
 _ONE_SHOT_CALLS = keep.Recent(keep.ONE_SHOT_PLANS)  # signature of a one-shot call -> `repeat.Shot`
 
 
@@ -431,7 +431,7 @@ def one_shot(dialect, data, filter, bias, names, values, out=None, add=None, cou
     threads = config.get_num_threads()
     kind = dialect if counts_packing else f"{dialect}, as packed, {tuning.version}"
     if (settings := config.scoped.get())[1] or settings[2]:
-        kind = f"{kind}, {settings[1]}, {settings[2]}"  # what "auto" and None stand for
+        kind = f"{kind}, {settings[1]}, {settings[2]}"  # the backend and precision that "auto" and None stand for
     known = {} if config.verbose_scopes else _ONE_SHOT_CALLS.entries
     found = repeat.repeat_shot(known, kind, data, filter, bias, values, out, threads, add)
     if type(found) is np.ndarray:  # otherwise the signature, or None

@@ -62,7 +62,7 @@ class ConvTranspose(Generic[DType]):
     """
 
     _ARGUMENTS: Mapping[str, str] = MappingProxyType({})  # names of arguments in errors, where they differ
-    _steps: Mapping[Any, Any] = MappingProxyType({})  # of streams (steps.py)
+    _steps: Mapping[Any, Any] = MappingProxyType({})  # the steps of streams: see steps.py
 
     @overload
     def __init__(self, filter: NDArray[DType], bias: Array | None = None, **keywords: Unpack[OperatorKeywords]) -> None: ...

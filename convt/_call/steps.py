@@ -30,7 +30,7 @@ class Timeline(NamedTuple):
 
     @property
     def delay(self):
-        """Of stride * n outputs, the number that a later input may change or cut off."""
+        """The number of the stride * n outputs of n inputs that a later input may change or cut off."""
         return max(self.begin, -self.more)
 
     @property

@@ -112,17 +112,17 @@ class Worth(NamedTuple):
         host = self.host
         if not self.layers:
             return f"Nothing is to gain: {host} computed no transposed convolution; looked for {self.looked_for}."
-        share = f"ransposed convolution takes {percent(self.share)} of {host}'s time"
+        share = f"transposed convolution takes {percent(self.share)} of {host}'s time"
         most = f"the whole can get at most {times(self.bound)} as fast" if self.share < 0.995 else "it decides alone"
         if self.bound <= _LITTLE:
-            return f"Nothing is to gain: t{share}, so {most}."
+            return f"Nothing is to gain: {share}, so {most}."
         if all(math.isnan(layer.convt_seconds) for layer in self.layers):
-            return f"T{share}, but convt computes none of it: {self.layers[0].algorithm}."
+            return f"T{share[1:]}, but convt computes none of it: {self.layers[0].algorithm}."
         if self.reached <= _LITTLE:
-            return f"Nothing is gained: t{share}, so {most}, but with convt it is {times(self.reached)} as fast."
+            return f"Nothing is gained: {share}, so {most}, but with convt it is {times(self.reached)} as fast."
         advice = f" {self.advice}" if self.advice else ""
         varies = ": more than the bound, so the times vary" if self.reached > self.bound else ""
-        return f"T{share}, so {most}. With convt it is {times(self.reached)} as fast{varies}.{advice}"
+        return f"T{share[1:]}, so {most}. With convt it is {times(self.reached)} as fast{varies}.{advice}"
 
     def rows(self) -> list[list[str]]:
         """Return the cells of the table, a row for each layer."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -75,7 +74,8 @@ def profile(
         step = functools.partial(begin, "timing the function")
         programs = [_program(call, inputs), _program(fast, inputs)]
         host, ours = worth.in_turns(programs, budget, _ROUNDS, step=step)
-        layers = [_layer(equation, calls, budget / (1 + len(found)), step) for equation, calls in found]
+        limit = worth.machine_limit(config.get_num_threads())
+        layers = [_layer(equation, calls, budget / (1 + len(found)), step, limit) for equation, calls in found]
     looked_for = "calls of jax.lax with lhs_dilation above 1"
     return Worth("JAX", tuple(layers), host, ours, looked_for, "Use convt.jax.accelerate(function).")
 
@@ -113,8 +113,8 @@ def _equations(jaxpr, calls):
                     yield from _equations(getattr(inner, "jaxpr", inner), times)
 
 
-def _layer(equation, calls, budget, step):
-    """Return the `LayerTime` of an equation."""
+def _layer(equation, calls, budget, step, limit):
+    """Return the `LayerTime` of an equation. ``limit`` is a `limits.MachineLimits`."""
     rng = np.random.default_rng(0)
     arrays = [jax.numpy.asarray(rng.standard_normal(each.aval.shape), each.aval.dtype) for each in equation.invars]
     (output,) = equation.outvars
@@ -128,6 +128,5 @@ def _layer(equation, calls, budget, step):
     host, ours = worth.in_turns(programs, budget, _ROUNDS, step=step)
     site = _site.WithGivenWeights(*site_arguments(arrays[0].shape, arrays[1].shape, equation.params))
     operator = site.operator_of(np.asarray(arrays[1]))
-    algorithm, least = worth.planned(operator, shapes[0], worth.machine_limit(config.get_num_threads()))
-    of_limit = least / ours if ours else math.nan
-    return LayerTime(name, *shapes, host * calls, ours * calls, algorithm, of_limit, calls=calls)
+    algorithm, least = worth.planned(operator, shapes[0], limit)
+    return LayerTime(name, *shapes, host * calls, ours * calls, algorithm, least / ours, calls=calls)

@@ -4,7 +4,7 @@
  *
  *   f32      float32, and the measurement of the peaks of float32 and float64
  *   f64      float64
- *   narrow   float16 and bfloat16, after f32: other kernels than those below are those of float32
+ *   narrow   float16 and bfloat16. It is set after f32, because it takes all other kernels from there
  *
  * Each body_*.h is included once per type of accumulators or of user memory; the macros defined before it are its parameters.
  * T is the type of accumulators, V a vector of VL lanes of T, V_(op) a vector operation of vec_*.h, FN(name) the name of a

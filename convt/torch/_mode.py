@@ -29,7 +29,7 @@ def functional(*, precision: TorchPrecision = None, freeze: bool = False) -> Ite
     calls of the current thread count. torch computes the calls that `conv_transpose1d` of this module leaves to it, and all
     calls in graphs of ``torch.compile``.
 
-    Inside the block torch calls Python for each of its functions, which takes one to three microseconds each.
+    Inside the block torch calls Python for each of its functions, which takes about a microsecond each.
 
     Parameters
     ----------
