@@ -16,6 +16,8 @@ cnp.import_array()
 cdef enum:
     BLOCK_BYTES = 1 << 16  # bytes that one thread sums at a time
     PARALLEL_BYTES = 1 << 18  # smaller arrays use one thread, because waking others takes longer than they save
+    SAMPLES = 16             # samples of an array, of SAMPLE_BYTES each
+    SAMPLE_BYTES = 1 << 10
 
 cdef extern from *:
     """
@@ -111,6 +113,15 @@ cdef uint64_t checksum_of_bytes(const char *p, Py_ssize_t bytes, int threads) no
         threads = 1
     parts.parts = min(<Py_ssize_t>threads, parts.blocks)
     return run_jobs(sum_part, parts.parts, threads, &parts)
+
+
+cdef uint64_t checksum_of_samples(const char *p, Py_ssize_t bytes) noexcept nogil:
+    """Return the checksum of samples of contiguous memory, spread evenly. If it differs, so do the values."""
+    cdef uint64_t total = 0
+    cdef Py_ssize_t n, sample = min(<Py_ssize_t>SAMPLE_BYTES, bytes)
+    for n in range(SAMPLES):
+        total += convt_sum_block(p + (bytes - sample) * n // (SAMPLES - 1), sample, n)
+    return total
 
 
 cdef in_memory_order(array):

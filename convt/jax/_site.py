@@ -4,7 +4,6 @@ import json
 import threading
 import uuid
 import weakref
-from collections import deque
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from .._call import api
 from .._call.operator import ConvTranspose
 from .._run import config
 
-_KEPT = 4  # weights of a call that are kept packed, and checksums that are remembered
+_KEPT = 4  # weights of a call that are kept packed
 _NAMES = (
     "strides", "dilations", "pads_begin", "pads_end", "output_padding", "data_format", "filter_format", "precision",
 )  # fmt: skip
@@ -79,17 +78,17 @@ class WithGivenWeights:
         values = {name: tuple(value) if isinstance(value, list) else value for name, value in keywords.items()}
         self.values = tuple(values.get(name, "GIOX") for name in _NAMES)
         self.axes, self.groups = axes, groups
-        self.operators, self.seen = {}, deque(maxlen=_KEPT)  # checksum -> operator; checksums of weights that came once
+        self.operators = {}  # checksum -> operator
         self.lock = threading.Lock()
 
     def compute(self, data, filter, weights, out, threads):
         """Compute into ``out``, and return the operator with packed weights that did, or None.
 
-        ``weights`` is the checksum of the filter.
+        ``weights`` is the checksum of a filter that came before, or 0.
         """
         with config.num_threads(threads):
             with self.lock:
-                operator = self._operator(filter, weights)
+                operator = self._operator(filter, weights) if weights else None
             if operator is None:
                 # Without counts_packing, so that this call and later calls with packed weights give the same bits.
                 api.one_shot(
@@ -100,15 +99,13 @@ class WithGivenWeights:
         return operator
 
     def _operator(self, filter, weights):
-        """Return the operator for a filter that came before, else None."""
+        """Return the operator for a checksum of a filter."""
         found = self.operators.get(weights)
-        if found is None and weights in self.seen:
+        if found is None:
             if len(self.operators) == _KEPT:
                 del self.operators[next(iter(self.operators))]
                 _core.invalidate_known_calls()  # which hold the packed weights
             found = self.operators[weights] = self.operator_of(filter)
-        elif found is None:
-            self.seen.append(weights)
         return found
 
     def operator_of(self, filter):

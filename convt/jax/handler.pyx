@@ -24,7 +24,7 @@ cimport numpy as cnp
 
 from convt._core cimport ThreadPool, Work, use_thread_pool
 from convt._plan.known cimport KNOWN_RANK, Entry, Known, compute_entry, leave_entry
-from convt._run.checksum cimport checksum_of_bytes
+from convt._run.checksum cimport checksum_of_bytes, checksum_of_samples
 
 cnp.import_array()
 
@@ -33,6 +33,7 @@ ARGUMENTS = "arguments"  # the name of the only attribute of a call: the text th
 
 cdef enum:
     MAX_RANK = 64  # NumPy's
+    SAMPLED = 4  # weights of earlier calls whose samples are remembered
 
 
 # ---------------------------------------------------------------- XLA's interface
@@ -196,6 +197,17 @@ cdef extern from * nogil:
     #define convt_load_threads(site) __atomic_load_n(site, __ATOMIC_RELAXED)
     #define convt_store_threads(site, threads) __atomic_store_n(site, threads, __ATOMIC_RELAXED)
 
+    /* Returns whether a number is one of `count` numbers; else adds it in place of the oldest. Threads that do so at the same
+     * time may lose each other's numbers. */
+    static int convt_seen_before(uint64_t *numbers, uint64_t count, uint64_t *added, uint64_t number)
+    {
+        for (uint64_t n = 0; n < count; n++)
+            if (__atomic_load_n(numbers + n, __ATOMIC_RELAXED) == number)
+                return 1;
+        __atomic_store_n(numbers + __atomic_fetch_add(added, 1, __ATOMIC_RELAXED) % count, number, __ATOMIC_RELAXED);
+        return 0;
+    }
+
     /* The number of calls that use or wait for Python, and whether Python ends. Python never gives its lock to other threads
      * when it ends, but waits for XLA's threads; so they must not wait for the lock. */
     static long convt_python_calls, convt_python_ends;
@@ -219,6 +231,7 @@ cdef extern from * nogil:
     void convt_forget_error(const XlaApi *api, XlaError *error) noexcept
     int convt_load_threads(int *threads) noexcept
     void convt_store_threads(int *threads, int number) noexcept
+    bint convt_seen_before(uint64_t *numbers, uint64_t count, uint64_t *added, uint64_t number) noexcept
     bint convt_enter_python() noexcept
     long convt_leave_python() noexcept
     long convt_count_python_calls() noexcept
@@ -305,6 +318,8 @@ cdef class _Site:
     cdef Known known
     cdef bint brings_weights
     cdef int threads  # number of threads of the last call that Python computed
+    cdef uint64_t samples[SAMPLED]  # checksums of samples of earlier calls' weights
+    cdef uint64_t sampled  # number of such checksums so far
 
     def __init__(self, computer):
         self.computer, self.known, self.threads = computer, Known(), 1
@@ -399,15 +414,15 @@ cdef int64_t bytes_of(const XlaBuffer *buffer) noexcept nogil:
 cdef bint run_known(_Site site, const XlaCall *call, uint64_t *weights) noexcept nogil:
     """Compute a shape, and weights, seen before. Return False for others; Python then computes them and reports errors.
 
-    ``weights`` gets the checksum of weights that the call brings.
+    ``weights`` gets the checksum of weights that the call brings, if their samples are those of an earlier call, else 0.
     """
     cdef XlaBuffer *data = argument(call, 0)
-    cdef XlaBuffer *filter
     cdef Entry *entry
     cdef bint done
     if site.brings_weights:
-        filter = argument(call, 1)
-        weights[0] = checksum_of_bytes(<const char *>filter.data, bytes_of(filter), convt_load_threads(&site.threads))
+        weights[0] = weights_seen_before(site, argument(call, 1))
+        if weights[0] == 0:
+            return False
     if data.rank > KNOWN_RANK:
         return False
     entry = site.known.find(data.rank, data.sizes, weights[0])
@@ -416,6 +431,15 @@ cdef bint run_known(_Site site, const XlaCall *call, uint64_t *weights) noexcept
     done = compute_entry(entry, <char *>data.data, <char *>result(call).data, NULL)
     leave_entry(entry)
     return done
+
+
+cdef uint64_t weights_seen_before(_Site site, const XlaBuffer *filter) noexcept nogil:
+    """Return the checksum of weights, or 0 if they are new: a checksum of large new weights would take as long as packing."""
+    cdef const char *p = <const char *>filter.data
+    cdef Py_ssize_t bytes = bytes_of(filter)
+    if not convt_seen_before(site.samples, SAMPLED, &site.sampled, checksum_of_samples(p, bytes)):
+        return 0
+    return checksum_of_bytes(p, bytes, convt_load_threads(&site.threads))
 
 
 cdef XlaError *compute_by_python(void *site, const XlaCall *call, uint64_t weights) noexcept nogil:

@@ -394,6 +394,17 @@ def test_changed_weights_are_noticed(counted):
     assert counted == []
 
 
+def test_changes_between_the_samples_are_noticed(counted):
+    """Change values of a large filter that its samples do not have."""
+    x, filter = normal(1, 2, 2, 64), normal(4, 4, 64, 64)
+    theirs, ours = map(jax.jit, both())
+    for place in [(0, 0, 0, 0), (1, 1, 7, 9), (1, 1, 7, 9), (3, 3, 63, 63)]:
+        filter = filter.at[place].add(1)
+        for _ in range(3):
+            close(ours(x, filter), theirs(x, filter))
+    assert counted == [False, True, True, True, False, True]
+
+
 def test_donated_weights():
     step = jax.jit(lambda x, w: (both()[1](x, w), w * 1.5), donate_argnums=1)
     w, plain = W + 0, W + 0
