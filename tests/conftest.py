@@ -39,7 +39,8 @@ ISA_INDEPENDENT = (
     "project/", "run/test_growth", "run/test_quotas", "run/test_warnings",
 )  # fmt: skip
 TESTS = Path(__file__).parent
-MOST_SETS = 16
+MOST_SETS, MOST_SETS_OF_LEVEL = 16, 64  # with ``--few-sets``, without CONVT_ISA and with it
+FILES_PER_TEST = 3  # one machine file of so many runs a parameter set
 # Tests of pages, tools and long-running behaviour, which do not depend on the build: folders, and modules by the beginnings of
 # their names.
 OF_PROJECT = (
@@ -56,10 +57,10 @@ DECISION = re.compile(
 
 
 def pytest_collection_modifyitems(config, items):
-    """Mark the tests that look at decisions.
+    """Mark the tests that look at decisions, and deselect tests.
 
-    If CONVT_ISA is set, deselect `ISA_INDEPENDENT` and tests that choose an instruction set themselves. Otherwise, without
-    ``--all``, deselect tests at another instruction set than the one in use, and those that `_chosen` leaves out.
+    If CONVT_ISA is set, `ISA_INDEPENDENT` and tests that choose an instruction set themselves are left out. Otherwise, without
+    ``--all``, tests at another instruction set than the one in use. With ``--few-sets``, also those that `_chosen` leaves out.
     """
     for item in items:
         if looks_at_decisions(item.obj):
@@ -71,7 +72,7 @@ def pytest_collection_modifyitems(config, items):
     else:
         left_out = _is_at_another_isa
     kept = [item for item in items if not left_out(item)]
-    if config.option.few_sets and not os.environ.get("CONVT_ISA"):
+    if config.option.few_sets:
         kept = _chosen(kept)
     ids = {item.nodeid for item in kept}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in ids])
@@ -79,15 +80,18 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _chosen(items):
-    """Return the items that are not of OF_PROJECT, with at most MOST_SETS parameter sets of each test, as if chosen at random;
-    others for each machine file."""
+    """Return the items that are not of OF_PROJECT, with some parameter sets of each test, as if chosen at random.
+
+    Each instruction set and machine file has other sets, and each machine file has a part of the tests (FILES_PER_TEST).
+    """
     by_test = defaultdict(list)
     for item in (each for each in items if not _of(each).startswith(OF_PROJECT)):
         by_test[item.nodeid.partition("[")[0]].append(item)
-    pretended = Path(os.environ.get("CONVT_COSTS", "")).name
-    order = lambda item: zlib.crc32((pretended + item.nodeid).encode())  # noqa: E731
-    chosen = {item.nodeid for each in by_test.values() for item in sorted(each, key=order)[:MOST_SETS]}
-    return [item for item in items if item.nodeid in chosen]
+    pretended, isa = Path(os.environ.get("CONVT_COSTS", "")).name, os.environ.get("CONVT_ISA", "")
+    order = lambda item: zlib.crc32((pretended + isa + item.nodeid).encode())  # noqa: E731
+    most = MOST_SETS_OF_LEVEL if isa else MOST_SETS
+    chosen = {item.nodeid for each in by_test.values() for item in sorted(each, key=order)[:most]}
+    return [item for item in items if item.nodeid in chosen and (not pretended or order(item) % FILES_PER_TEST == 0)]
 
 
 def _is_at_another_isa(item):
@@ -99,13 +103,17 @@ def pytest_addoption(parser):
     help = "run all parameter sets of all tests, also at other instruction sets than the one in use"
     parser.addoption("--all", action="store_true", help=help)
     parser.addoption("--few-sets", action="store_true", help="what the README's command runs: see conftest.py")
+    parser.addoption("--list-skipped", metavar="FILE", help="write the tests that were skipped to FILE, one per line")
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    if not config.option.all and not os.environ.get("CONVT_ISA"):
+    if path := config.option.list_skipped:
+        skipped = dict.fromkeys(report.nodeid for report in terminalreporter.stats.get("skipped", ()))
+        Path(path).write_text("".join(f"{each}\n" for each in skipped), encoding="utf-8")
+    if not config.option.all:
         terminalreporter.line(
             f"These tests ran at {_core.isa()}"
-            + f", with at most {MOST_SETS} parameter sets each, without those of pages and tools" * config.option.few_sets
+            + ", with a part of the parameter sets, without those of pages and tools" * config.option.few_sets
             + ". `python -m pytest --all` runs all, also at other instruction sets; `bash .ci/run` repeats them in fresh "
             "environments."
         )
