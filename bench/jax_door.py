@@ -1,7 +1,7 @@
 """Time of convt.jax beside jax.lax, both under jax.jit, on each built-in layer.
 
-`call` is an operator whose weights are packed once, `same` are weights that are an argument with equal values at each call, and
-`new` are weights that differ at each call. Turns alternate between the programs, and each number is the least of its times. The
+`call` is an operator whose weights are packed once, `constant` are weights that are a constant of the program, `same` are
+weights that are an argument with equal values at each call, and `new` are weights that differ at each call. Turns alternate between the programs, and each number is the least of its times. The
 ratios are jax.lax's time divided by convt's. convt.jax leaves a grouped layer with strides of 1 to JAX, except for `call`.
 """
 
@@ -19,7 +19,7 @@ from . import command
 from .layers import TABLE, Layer, parse
 from .problem import Problem, in_layout
 
-WAYS = ("call", "same", "new")
+WAYS = ("call", "constant", "same", "new")
 TURNS = 5
 SLOW = 2000  # milliseconds from which a program is timed once
 NEW_WEIGHTS = 6  # more than a program keeps packed
@@ -47,20 +47,23 @@ def programs(layer: Layer, layout: str) -> dict[str, Callable]:
         output_padding=layer.output_padding, dilations=layer.dilations, groups=groups, data_format=layout,
     )  # fmt: skip
 
-    def program(module):
+    def function(module):
         settings = layer.strides, padding, layer.dilations, (spec, f"{letters}IO", spec)
         if is_ordinary:
-            return jax.jit(lambda data, weights: module.conv_transpose(data, weights, *settings))
+            return lambda data, weights: module.conv_transpose(data, weights, *settings)
         ones = [1] * len(spatial)
-        return jax.jit(lambda data, weights: module.conv_general_dilated(data, weights, ones, settings[1], settings[0],
-                                                                         *settings[2:], groups))  # fmt: skip
+        return lambda data, weights: module.conv_general_dilated(data, weights, ones, settings[1], settings[0],
+                                                                 *settings[2:], groups)  # fmt: skip
 
     is_ordinary = max(layer.strides) == 1 and groups == 1  # conv_general_dilated leaves strides of 1 to JAX
-    lax, call = program(jax.lax), jax.jit(lambda x: convt.jax.call(op, x))
+    lax, ours, call = jax.jit(function(jax.lax)), function(convt.jax), jax.jit(lambda data: convt.jax.call(op, data))
     found = {"lax": lambda: lax(data, weights), "call": lambda: call(data)}
     if is_ordinary or max(layer.strides) > 1:
-        same, new = program(convt.jax), program(convt.jax)
-        found |= {"same": lambda: same(data, weights), "new": lambda: new(data, next(others))}
+        constant = jax.jit(lambda data: ours(data, weights))
+        same, new = jax.jit(function(convt.jax)), jax.jit(function(convt.jax))
+        found |= {
+            "constant": lambda: constant(data), "same": lambda: same(data, weights), "new": lambda: new(data, next(others)),
+        }  # fmt: skip
         np.testing.assert_array_equal(new(data, weights), same(data, weights))
     wanted = np.asarray(found["lax"]())
     for name in found.keys() - {"new"}:

@@ -139,7 +139,7 @@ NAMES = {
         "memory", "memory_byte", "byte of weights", "fetching packed weights that L2 lost since the last call, once per call",
     ),
     "weight_byte_amx": Name(
-        "weights_amx", "l3_byte", "byte of weights",
+        "weights_l2", "l3_byte", "byte of weights",
         "waiting for weights in bfloat16 parts, because AMX is faster than fetching",
     ),
     "packed_byte": Name(

@@ -10,9 +10,8 @@ EFFICIENCIES = {
     "amx_tile": 1.88,  # AMX product: peak rate over the rate reached
     "accumulator": 1.25,  # vector of accumulators: initialised and stored once per call
     "call": 0.43,  # kernel call: addresses, prefetches, start and end of loops
-    "weights_l2": 0.46,  # byte of packed weights read from L2, relative to the L2 read rate alone
+    "weights_l2": 0.46,  # byte of packed weights read while nothing else is done, relative to the read rate alone
     "weights_l3": 1.64,  # byte of packed weights outside L2, fetched while tiles multiply
-    "weights_amx": 0.5,  # byte of weights in bfloat16 parts outside L2, in addition, because AMX waits for it
     "stall": 0.0271,  # byte outside L2: the waiting time that prefetching leaves
     "memory": 0.028,  # byte of packed weights from memory, in addition to its cost in the last-level cache
     "move": 10.2,  # vector that is loaded, possibly changed, and stored

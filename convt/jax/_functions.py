@@ -71,7 +71,8 @@ def conv_transpose(
         float32, float64, float16 or bfloat16; shape (N, *spatial, C), or another order of axes by ``dimension_numbers``.
     rhs : array of the same dtype
         Shape (*kernel, C, out_channels), or another order. Weights that come to the same call of a compiled program for the
-        second time are packed. Later calls reuse them while a checksum of all values is unchanged. `call` packs once.
+        second time are packed. Later calls reuse them while a checksum of all values is unchanged. The first call packs
+        constants of the program. `call` packs once.
     strides, padding, rhs_dilation, dimension_numbers, transpose_kernel, precision, preferred_element_type
         As in `jax.lax.conv_transpose`.
     **more

@@ -180,9 +180,11 @@ def site_arguments(data, filter, parameters):
 def _lower(context, data, filter, **parameters):
     if must_be_jaxs(context):
         return _lower_to_jax(context, data, filter, **parameters)
-    text = _site.text_for_weights(*site_arguments(*(aval.shape for aval in context.avals_in), parameters))
+    is_constant = getattr(filter.owner, "name", None) == "stablehlo.constant"
+    text = _site.text_for_weights(*site_arguments(*(aval.shape for aval in context.avals_in), parameters), is_constant)
     return jax.ffi.ffi_lowering(handler.TARGET)(context, data, filter, **{handler.ARGUMENTS: text})
 
 
-mlir.register_lowering(conv_transpose_p, _lower, platform="cpu")
+# Not cached, because a cached rule does not see whether an operand is a constant.
+mlir.register_lowering(conv_transpose_p, _lower, platform="cpu", cacheable=False)
 mlir.register_lowering(conv_transpose_p, _lower_to_jax)

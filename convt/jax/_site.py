@@ -30,13 +30,15 @@ def text_for_operator(operator):
     return json.dumps({"operator": name})
 
 
-def text_for_weights(keywords, filter_axes, groups):
+def text_for_weights(keywords, filter_axes, groups, is_constant):
     """Return the text of calls that bring their weights.
 
     ``keywords`` are those of `convt.conv_transpose` in _NAMES, except filter_format. ``filter_axes`` are the places of out
-    channels, in channels and spatial axes in the filter, whose spatial axes are reversed.
+    channels, in channels and spatial axes in the filter, whose spatial axes are reversed. ``is_constant`` says whether the
+    weights are a constant of the program.
     """
-    return json.dumps({"keywords": keywords, "axes": filter_axes, "groups": groups}, sort_keys=True)
+    found = {"keywords": keywords, "axes": filter_axes, "groups": groups, "is_constant": is_constant}
+    return json.dumps(found, sort_keys=True)
 
 
 def computer(text):
@@ -53,7 +55,7 @@ def computer(text):
 class _WithOperator:
     """The computer of calls of one operator."""
 
-    brings_weights = False
+    brings_weights = is_constant = False
 
     def __init__(self, operator):
         self.operator = operator
@@ -69,22 +71,22 @@ class WithGivenWeights:
     """The computer of calls that bring their weights.
 
     Weights that come for the second time are copied and packed, because packing would not pay for weights that change at each
-    call. Later calls with equal weights, by their checksum, use the packed ones.
+    call. Later calls with equal weights, by their checksum, use the packed ones. Constants are packed by the first call.
     """
 
     brings_weights = True
 
-    def __init__(self, keywords, axes, groups):
+    def __init__(self, keywords, axes, groups, is_constant=False):
         values = {name: tuple(value) if isinstance(value, list) else value for name, value in keywords.items()}
         self.values = tuple(values.get(name, "GIOX") for name in _NAMES)
-        self.axes, self.groups = axes, groups
+        self.axes, self.groups, self.is_constant = axes, groups, is_constant
         self.operators = {}  # checksum -> operator
         self.lock = threading.Lock()
 
     def compute(self, data, filter, weights, out, threads):
         """Compute into ``out``, and return the operator with packed weights that did, or None.
 
-        ``weights`` is the checksum of a filter that came before, or 0.
+        ``weights`` is the checksum of a filter that came before, 1 for a constant, and 0 for a new filter.
         """
         with config.num_threads(threads):
             with self.lock:

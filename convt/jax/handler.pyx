@@ -316,14 +316,14 @@ cdef class _Site:
     """A call in a program: its computer (`_site`), and its entries of shapes and weights seen before."""
     cdef object computer
     cdef Known known
-    cdef bint brings_weights
+    cdef bint brings_weights, is_constant
     cdef int threads  # number of threads of the last call that Python computed
     cdef uint64_t samples[SAMPLED]  # checksums of samples of earlier calls' weights
     cdef uint64_t sampled  # number of such checksums so far
 
     def __init__(self, computer):
         self.computer, self.known, self.threads = computer, Known(), 1
-        self.brings_weights = computer.brings_weights
+        self.brings_weights, self.is_constant = computer.brings_weights, computer.is_constant
 
 
 cdef XlaError *instantiate(XlaCall *call) noexcept nogil:
@@ -414,7 +414,7 @@ cdef int64_t bytes_of(const XlaBuffer *buffer) noexcept nogil:
 cdef bint run_known(_Site site, const XlaCall *call, uint64_t *weights) noexcept nogil:
     """Compute a shape, and weights, seen before. Return False for others; Python then computes them and reports errors.
 
-    ``weights`` gets the checksum of weights that the call brings, if their samples are those of an earlier call, else 0.
+    ``weights`` gets what identifies the weights that the call brings: see `weights_seen_before`.
     """
     cdef XlaBuffer *data = argument(call, 0)
     cdef Entry *entry
@@ -434,9 +434,14 @@ cdef bint run_known(_Site site, const XlaCall *call, uint64_t *weights) noexcept
 
 
 cdef uint64_t weights_seen_before(_Site site, const XlaBuffer *filter) noexcept nogil:
-    """Return the checksum of weights, or 0 if they are new: a checksum of large new weights would take as long as packing."""
+    """Return the checksum of weights whose samples are those of an earlier call, 1 for constants, and 0 for new weights.
+
+    New weights get no checksum, because that would take as long as packing.
+    """
     cdef const char *p = <const char *>filter.data
     cdef Py_ssize_t bytes = bytes_of(filter)
+    if site.is_constant:
+        return 1
     if not convt_seen_before(site.samples, SAMPLED, &site.sampled, checksum_of_samples(p, bytes)):
         return 0
     return checksum_of_bytes(p, bytes, convt_load_threads(&site.threads))

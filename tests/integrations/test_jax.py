@@ -405,6 +405,27 @@ def test_changes_between_the_samples_are_noticed(counted):
     assert counted == [False, True, True, True, False, True]
 
 
+def test_constants_are_packed_by_the_first_call(counted):
+    theirs, ours = both()
+    for w in (W, W * 2, np.asarray(W), jnp.ones_like(W)):
+        f = jax.jit(lambda x, w=w: ours(x, w))
+        for _ in range(3):
+            close(f(X), theirs(X, w))
+    assert counted == [True] * 4
+    del counted[:]
+    f = jax.jit(lambda x, w: ours(x, w) + ours(x, W))  # two sites
+    for n in range(3):
+        close(f(X, W * n), theirs(X, W * n) + theirs(X, W), 5e-5)
+    assert sorted(counted) == [False] * 3 + [True]
+
+
+def test_constants_of_a_loop():
+    theirs, ours = both((1, 1))
+    w = normal(3, 3, 5, 5)
+    f = lambda g: jax.jit(lambda x: lax.fori_loop(0, 4, lambda _, y: g(y, w) / 8, x))  # noqa: E731
+    close(f(ours)(X), f(theirs)(X))
+
+
 def test_donated_weights():
     step = jax.jit(lambda x, w: (both()[1](x, w), w * 1.5), donate_argnums=1)
     w, plain = W + 0, W + 0
