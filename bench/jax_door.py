@@ -1,8 +1,9 @@
 """Time of convt.jax beside jax.lax, both under jax.jit, on each built-in layer.
 
 `call` is an operator whose weights are packed once, `constant` are weights that are a constant of the program, `same` are
-weights that are an argument with equal values at each call, and `new` are weights that differ at each call. Turns alternate between the programs, and each number is the least of its times. The
-ratios are jax.lax's time divided by convt's. convt.jax leaves a grouped layer with strides of 1 to JAX, except for `call`.
+weights that are an argument with equal values at each call, and `new` are weights that differ at each call. Turns alternate
+between the programs, and each number is the least of its times. The ratios are jax.lax's time divided by convt's. convt.jax
+leaves a grouped layer with strides of 1 to JAX, except for `call`.
 """
 
 from __future__ import annotations
