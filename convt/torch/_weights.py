@@ -2,7 +2,8 @@
 
 A tensor's version counter in PyTorch misses some changes: those through ``.data`` or NumPy, or by an optimizer with
 ``fused=True``. So each call compares a checksum of all values of the filter with the checksum of the packed values. Calls with
-``freeze`` skip the comparison, because the user promises not to change the weights (see `refresh`).
+``freeze`` skip the comparison, because the user promises not to change the weights (see `refresh`). Packed weights belong to a
+tensor or, if each call brings a new tensor, to its values.
 """
 
 import weakref
@@ -11,10 +12,12 @@ import torch
 
 from .._call import operator as _operator
 from .._plan import keep
-from .._run.checksum import checksum
+from .._run.checksum import checksum, samples
 from ._arrays import array, place
 
 _OPERATORS = 8  # maximum number of operators of a filter; their packed weights share one memory bound
+_SEEN = 64  # number of filters whose samples are remembered
+_COPIED_BYTES = 32 << 20  # maximum bytes of the copies in `_copies`, without their packed weights
 
 
 def _checksum(array):
@@ -95,12 +98,42 @@ class _Filter:
 
 
 _filters = {}  # id of a filter -> its _Filter
+_seen = {}  # (layout of a filter, its samples) -> None, the latest last
+_copies = {}  # (layout of a filter, its checksum) -> (convt's copy, its _Filter), the latest used last
+
+
+def _filter_of_values(weight):
+    """Return the `_Filter` of convt's copy of a new tensor's values, if they came before in another tensor; else None.
+
+    Weight norms, parametrizations and `torch.Tensor.expand` make a new tensor at each call.
+    """
+    elements, layout = array(weight), (weight.dtype, weight.shape, weight.stride())
+    key = layout, samples(elements)
+    is_new = key not in _seen
+    _seen.pop(key, None)
+    _seen[key] = None
+    if is_new:
+        for oldest in list(_seen)[:-_SEEN]:
+            _seen.pop(oldest, None)
+        return None
+    key = layout, _checksum(elements)
+    found = _copies.pop(key, None)
+    if found is None:
+        copy = weight.detach().clone()
+        found = copy, _Filter(copy, copy.nbytes)
+    _copies[key] = found
+    excess = sum(copy.nbytes for copy, _ in list(_copies.values())) - _COPIED_BYTES
+    for oldest in list(_copies)[:-1]:
+        if excess > 0 and (dropped := _copies.pop(oldest, None)) is not None:  # None: another thread dropped it
+            excess -= dropped[0].nbytes
+    return found[1]
 
 
 def operator(weight, bias, key, keywords, freeze, at_once=False):
     """Return a `convt.ConvTranspose` with packed weights for a filter seen before with the same values, or frozen; else None.
 
-    Packing would not pay for a filter that is used once or that changes. ``key`` identifies an operator of the filter, and
+    Packing would not pay for a filter that is used once or that changes. A filter with the values of an earlier one, in another
+    tensor, gets the operator of convt's copy of these values. ``key`` identifies an operator of the filter, and
     ``keywords(*key)`` returns the keywords to create it. ``at_once`` is whether a filter gets an operator at its first call.
     """
     known = _filters.get(id(weight))
@@ -110,6 +143,9 @@ def operator(weight, bias, key, keywords, freeze, at_once=False):
         if torch.__future__.get_swap_module_params_on_conversion():
             return None  # torch cannot swap a tensor that has weak references
         known = _filters[id(weight)] = _Filter(weight)
+        copy = _filter_of_values(weight)
+        if copy is not None:
+            return copy.operator(copy.values, bias, key, keywords)
         if not (freeze or at_once):
             return None
     values = known.reusable_values(weight, freeze)
@@ -131,6 +167,7 @@ def fingerprint(tensor, freeze):
 def forget(*tensors):
     """Drop the packed weights of these filters, or of all filters if none are given."""
     if not tensors:
-        _filters.clear()
+        for each in (_filters, _seen, _copies):
+            each.clear()
     for tensor in tensors:
         _filters.pop(id(tensor), None)

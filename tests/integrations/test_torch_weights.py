@@ -10,7 +10,7 @@ from torch_cases import agree, close, reset_torch, torch  # noqa: F401
 import convt
 import convt.torch as ct
 from convt._plan import measure as _measure
-from convt._plan import plans
+from convt._plan import keep, plans
 from convt._run.checksum import checksum
 from convt.torch import _weights
 
@@ -81,6 +81,51 @@ def test_weights_made_at_each_call_are_never_mixed_up():
         w = torch.full((4, 4, 3, 3), float(n))
         close(ct.conv_transpose2d(x, w), F.conv_transpose2d(x, w))
         close(ct.conv_transpose2d(x, w), F.conv_transpose2d(x, w))
+
+
+def packings(monkeypatch):
+    """Return a list that grows with each packing of weights for later calls."""
+    found, pack = [], keep.PackedWeights.get_or_pack
+    monkeypatch.setattr(keep.PackedWeights, "get_or_pack",
+                        lambda self, form, make: pack(self, form, lambda: (found.append(form), make())[1]))  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+@pytest.mark.parametrize("make", [
+    lambda w: w * 1, lambda w: (w * 1).transpose(0, 1), lambda w: w[:1].expand(9, -1, -1, -1),
+    lambda w: (w * 1).to(memory_format=torch.channels_last),
+    lambda w: torch._weight_norm(w, torch.linalg.vector_norm(w, dim=(1, 2, 3), keepdim=True)),
+])  # fmt: skip
+def test_weights_of_new_tensors_are_packed_once(make, freeze, monkeypatch):
+    w, x = torch.randn(9, 9, 3, 3), torch.randn(2, 9, 6, 5)
+    packed, want = packings(monkeypatch), ct.conv_transpose2d(x, make(w), stride=2, freeze=freeze)
+    first = len(packed)
+    with torch.no_grad():
+        for _ in range(4):
+            assert torch.equal(ct.conv_transpose2d(x, make(w), stride=2, freeze=freeze), want)
+    assert len(packed) == first + 1
+    close(want, F.conv_transpose2d(x, make(w), stride=2))
+    w[0, 0, 0, 1] += 1
+    for _ in range(3):
+        close(ct.conv_transpose2d(x, make(w), stride=2), F.conv_transpose2d(x, make(w), stride=2))
+
+
+def test_new_tensors_of_other_strides_are_other_filters():
+    w, x = torch.randn(8, 8, 3), torch.randn(1, 8, 9)
+    for n in range(8):  # the same memory, read in two orders
+        now = w.clone().transpose(0, 1) if n % 2 else w.clone()
+        close(ct.conv_transpose1d(x, now), F.conv_transpose1d(x, now))
+
+
+def test_copies_of_new_tensors_are_bounded(monkeypatch):
+    monkeypatch.setattr(_weights, "_COPIED_BYTES", 3 * 8 * 8 * 3 * 4)
+    x, filters = torch.randn(1, 8, 9), torch.randn(10, 8, 8, 3)
+    for w in (*filters, *filters, *filters):
+        close(ct.conv_transpose1d(x, w * 1), F.conv_transpose1d(x, w))
+    assert len(_weights._copies) == 3 and not _weights._filters
+    _weights.forget()
+    assert not _weights._copies and not _weights._seen
 
 
 def test_inference_mode():
@@ -308,9 +353,9 @@ def test_frozen_sequentials_follow_refresh_and_dtype():
 # ---------------------------------------------------------------- filters with shared memory
 
 
-def test_an_expanded_filter_is_planned_once(monkeypatch):
-    """Check that ``filter.expand(C, -1, -1)`` is planned once although it is a new tensor at each call, as in vocoders without
-    aliasing."""
+def test_an_expanded_filter_is_packed_once(monkeypatch):
+    """Check that ``filter.expand(C, -1, -1)`` is planned for its first call, and again for later calls with packed weights,
+    although it is a new tensor at each call, as in vocoders without aliasing."""
     makes, make = [], plans.Plans._bind
     monkeypatch.setattr(plans.Plans, "_bind", lambda self, *a: (makes.append(a), make(self, *a))[1])
     filter, x = torch.randn(1, 1, 12), torch.randn(2, 16, 31)
@@ -319,7 +364,7 @@ def test_an_expanded_filter_is_planned_once(monkeypatch):
         for _ in range(5):
             got = ct.conv_transpose1d(x.to(dtype), filter.to(dtype).expand(16, -1, -1), stride=2, groups=16)
             close(got, F.conv_transpose1d(x.to(dtype), filter.to(dtype).expand(16, -1, -1), stride=2, groups=16))
-        assert len(makes) == 1
+        assert len(makes) == 2
     # NumPy's views, and one whose elements cannot be walked.
     broadcast = np.broadcast_to(np.random.rand(1, 1, 12).astype(np.float32), (16, 1, 12))
     packed = np.zeros(16 * 12, [("a", "u1"), ("w", "<f4")])["w"].reshape(16, 1, 12)
