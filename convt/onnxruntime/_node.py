@@ -10,6 +10,7 @@ from .._base import activation as _activation
 from .._call import onnx_rules
 from .._run import config
 from .._run.addition import Addition, Slopes
+from .._run.checksum import checksum
 from . import _host, _inputs, _parameters, _replaced
 
 SHAPES = 64  # input shapes for which a node keeps the output shape
@@ -50,7 +51,7 @@ class Node(_replaced.Fallback):
         has_sum = len(self.names) > _inputs.ADDED and self.names[_inputs.ADDED]
         self.added = len(_inputs.given(self.names[: _inputs.ADDED])) if has_sum else 0  # its index among the given inputs
         self.packed, self.shapes = None, {}
-        self.last_packed = None, None  # (copies of a run's inputs, their `Packed`)
+        self.last_packed = None, None  # (shapes and checksums of a run's parameters, their `Packed`)
         constants = _inputs.placed(self.names, constants)
         self.runtime_parameters = [
             n for n, name in enumerate(self.names) if name and n not in (_inputs.X, _inputs.ADDED) and constants[n] is None
@@ -91,15 +92,15 @@ class Node(_replaced.Fallback):
     def current_packed(self, inputs):
         """Return the `Packed` weights of a run's inputs. They are new if the parameters changed since the previous run.
 
-        Every element is compared, because ONNX Runtime does not tell whether memory has changed. Several threads may run this
-        at once, so the copies and what is made of them are stored in one assignment.
+        Checksums of all elements are compared, because ONNX Runtime does not tell whether memory has changed. Several threads
+        may run this at once, so checksums and what is made of their parameters are stored in one assignment.
         """
-        copies, packed = self.last_packed
-        if packed is None or not all(_same_bits(copies[n], inputs[n]) for n in self.runtime_parameters):
-            copies = [inputs[n].copy() if n in self.runtime_parameters else inputs[n] for n in range(len(inputs))]
-            copies[_inputs.X] = copies[_inputs.ADDED] = None
+        sums = [(inputs[n].shape, checksum(inputs[n], config.get_num_threads())) for n in self.runtime_parameters]
+        last, packed = self.last_packed
+        if last != sums:
+            copies = [each.copy() if n in self.runtime_parameters else each for n, each in enumerate(inputs)]
             packed = self.packed_of(copies, _inputs.W in self.runtime_parameters)
-            self.last_packed = copies, packed
+            self.last_packed = sums, packed
         return packed
 
     def output_shape(self, inputs):
@@ -178,9 +179,3 @@ class Node(_replaced.Fallback):
         else:
             weights, bias, activation, _, _ = parameters
             onnx_rules.compute(data, weights, bias, self.values(weights, activation), out, added)
-
-
-def _same_bits(a, b):
-    """Check whether two arrays have the same shape and bits, so that NaN equals itself and 0.0 differs from -0.0."""
-    bits = f"u{a.itemsize}"
-    return a.shape == b.shape and np.array_equal(a.reshape(-1).view(bits), b.reshape(-1).view(bits))
