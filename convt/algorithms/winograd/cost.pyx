@@ -190,7 +190,7 @@ cdef class Work:
         if t.tile.parts:
             values[WEIGHT_AMX] = fetched
             values[STORE] += values[IN_VECTOR]
-            values[AMX_PACK] = block * self.windows * ceil_quotient(t.ci, kstep)
+            values[AMX_PACK] = 0.5 * reads * ceil_quotient(t.ci, kstep)  # half, because the transform has the rows in registers
             values[PIECE] += block * panel_block
             if point_major:
                 values[STALL] += max(0.0, sums - t.near)
