@@ -9,8 +9,8 @@ from torch_cases import agree, close, reset_torch, torch  # noqa: F401
 
 import convt
 import convt.torch as ct
-from convt._plan import measure as _measure
 from convt._plan import keep, plans
+from convt._plan import measure as _measure
 from convt._run.checksum import checksum
 from convt.torch import _weights
 
