@@ -143,7 +143,8 @@ def operator(weight, bias, key, keywords, freeze, at_once=False):
         if torch.__future__.get_swap_module_params_on_conversion():
             return None  # torch cannot swap a tensor that has weak references
         known = _filters[id(weight)] = _Filter(weight)
-        copy = None if at_once else _filter_of_values(weight)  # with ``at_once``, an earlier operator may have other measurements
+        # With ``at_once``, the operator of equal values may have taken other measurements.
+        copy = None if at_once else _filter_of_values(weight)
         if copy is not None:
             return copy.operator(copy.values, bias, key, keywords)
         if not (freeze or at_once):
