@@ -550,8 +550,9 @@ cdef int64_t pixels_between(const Scatter *s, const Row *row, const Row *other) 
 
 cdef int64_t run_rows(Scatter *s, int64_t task, ScatterClass *c, int64_t first, const Part *part, const Call *call,
                       char *ws) noexcept nogil:
-    """Compute the task's part of row ``first`` or, if joined, of as many rows of the class as are contiguous in the input.
+    """Compute the task's part of row ``first`` or, if joined, of as many rows of the class as are nearly contiguous in the input.
 
+    Pixels between joined rows are multiplied too; a vector of them costs no more than a row that begins a vector of its own.
     Multiply the pixels of all taps, then overlap-add each phase of each row. Return the number of the next row.
     """
     cdef Row row, other
@@ -567,7 +568,7 @@ cdef int64_t run_rows(Scatter *s, int64_t task, ScatterClass *c, int64_t first, 
         while s.schedule.joined and s.dense and end < part.last:
             find_row(s, c, end, &other)
             at = pixels_between(s, &row, &other) + i_hi - i_lo
-            if at > s.schedule.pixels:
+            if at > s.schedule.pixels or at - (i_hi - i_lo) > w.m + s.k.vl:
                 break
             end, w.m = end + 1, at
         next = next_pixels(s, task, c, end, part, call, &next_bytes)
