@@ -48,7 +48,7 @@ def perform(case):
             _compare_wide(each, theirs, arguments, transform, case, difference)
         if not _same(each, got[0]):
             raise Difference("repeat", "later calls have other bits than the first")
-    served = wanted[0] == "value" and "convt_" in str(jax.make_jaxpr(ours)(*arguments))
+    served = wanted[0] == "value" and "convt_" in str(jax.make_jaxpr(program)(*arguments))
     return wanted[0] if wanted[0] == "error" else "right", served
 
 
