@@ -12,7 +12,7 @@ cdef struct Entry:
     # Shapes of data and output, and what is needed to compute the output.
     int64_t users   # number of threads that read or run the entry; plus CONVT_WRITING while a thread writes it
     int64_t version  # `known_calls_version()` at the time of writing; the entry is valid while that value is unchanged
-    uint64_t weights  # a checksum of weights that come with each call; 0 if the operator has them
+    uint64_t weights  # of weights that come with each call: their checksum, 1 for constants; 0 if the operator has them
     size_t rank
     int64_t sizes[KNOWN_RANK]
     int64_t out_sizes[KNOWN_RANK]

@@ -16,7 +16,7 @@ cnp.import_array()
 cdef enum:
     BLOCK_BYTES = 1 << 16  # bytes that one thread sums at a time
     PARALLEL_BYTES = 1 << 18  # smaller arrays use one thread, because waking others takes longer than they save
-    SAMPLES = 16             # samples of an array, of SAMPLE_BYTES each
+    SAMPLES = 16  # samples of an array, of SAMPLE_BYTES each
     SAMPLE_BYTES = 1 << 10
 
 cdef extern from *:

@@ -59,6 +59,16 @@ def is_transformed():
     return forward_ad._current_level >= 0 or any(level.key() != vmap for level in levels)
 
 
+def _is_asked(node):
+    """Check whether a backward pass computes the gradient that a node of the graph takes, as torch's own operators do."""
+    if torch.compiler.is_compiling():
+        return True
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # a leaf whose gradient torch.autograd.grad returns
+        return True
+
+
 class _WithGradients(torch.autograd.Function):
     """convt's forward with torch's backward. ``precision`` applies to the forward; torch's own settings to the backward."""
 
@@ -74,7 +84,8 @@ class _WithGradients(torch.autograd.Function):
     def backward(ctx, gradient):
         input, weight = ctx.saved_tensors
         stride, padding, output_padding, groups, dilation = ctx.attributes
-        wanted = [*ctx.needs_input_grad[:2], ctx.needs_input_grad[2] and ctx.biases is not None]
+        nodes = [node for node, _ in ctx.next_functions] + [None]  # of the tensors; the last one is for a bias of None
+        wanted = [need and _is_asked(node) for need, node in zip(ctx.needs_input_grad[:3], nodes, strict=False)]
         found = torch.ops.aten.convolution_backward(
             gradient, input, weight, ctx.biases, stride, padding, dilation, True, output_padding, groups, wanted
         )

@@ -107,6 +107,8 @@ def _filter_of_values(weight):
 
     Weight norms, parametrizations and `torch.Tensor.expand` make a new tensor at each call.
     """
+    if weight.nbytes > _COPIED_BYTES:
+        return None
     elements, layout = array(weight), (weight.dtype, weight.shape, weight.stride())
     key = layout, samples(elements)
     is_new = key not in _seen

@@ -16,6 +16,7 @@ import convt.torch as ct
 from convt.torch import _arrays
 
 F = torch.nn.functional
+TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
 
 
 @each_dtype
@@ -238,6 +239,34 @@ def test_gradients(rank):
     assert torch.autograd.gradcheck(call, arguments)
     assert torch.autograd.gradgradcheck(call, arguments)
     assert torch.autograd.gradcheck(lambda x, w: ours(x, w, stride=2), (arguments[0], make(2, 3, *[2] * rank)))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("asked", ["x", "w", "x w", "inner", "inner w", "backward", "backward w"])
+def test_a_backward_pass_computes_what_torchs_does(asked, bias):
+    """Compare the gradients that the two ask `convolution_backward` for. ``inner`` is data that another layer computed."""
+
+    class Masks(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+            if function is torch.ops.aten.convolution_backward.default:
+                found.append(list(arguments[-1]))
+            return function(*arguments, **(keywords or {}))
+
+    masks = []
+    for function in FUNCTIONS[1]:
+        found, made = [], {"x": torch.randn(1, 4, 5), "w": torch.randn(4, 3, 2), "b": torch.randn(3)}
+        for each in made.values():
+            each.requires_grad_()
+        made["inner"] = made["x"] * 2
+        y = function(made["inner" if "inner" in asked else "x"], made["w"], made["b"] if bias else None, stride=2).sum()
+        inputs = [made[name] for name in asked.split() if name in made]
+        with Masks():
+            if "backward" in asked:
+                y.backward(inputs=inputs or None)
+            else:
+                torch.autograd.grad(y, inputs)
+        masks.append(found)
+    assert masks[0] == masks[1] and len(masks[0]) == 1
 
 
 def test_training_is_torchs():

@@ -124,6 +124,10 @@ def test_copies_of_new_tensors_are_bounded(monkeypatch):
     for w in (*filters, *filters, *filters):
         close(ct.conv_transpose1d(x, w * 1), F.conv_transpose1d(x, w))
     assert len(_weights._copies) == 3 and not _weights._filters
+    large = torch.randn(8, 8, 31)
+    for _ in range(3):
+        ct.conv_transpose1d(x, large * 1)
+    assert len(_weights._copies) == 3
     _weights.forget()
     assert not _weights._copies and not _weights._seen
 

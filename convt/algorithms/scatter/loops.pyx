@@ -552,7 +552,7 @@ cdef int64_t run_rows(Scatter *s, int64_t task, ScatterClass *c, int64_t first, 
                       char *ws) noexcept nogil:
     """Compute the task's part of row ``first`` or, if joined, of as many rows of the class as are nearly contiguous in the input.
 
-    Pixels between joined rows are multiplied too; a vector of them costs no more than a row that begins a vector of its own.
+    At most a vector of pixels lies between joined rows. It is multiplied too, which costs no more than a new vector for each row.
     Multiply the pixels of all taps, then overlap-add each phase of each row. Return the number of the next row.
     """
     cdef Row row, other
