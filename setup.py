@@ -78,8 +78,7 @@ MODULE_CFLAGS = [*CFLAGS, "-O2"]
 BRIEF = re.compile(
     r"convt\.(_base\.dlpack|_run\.memory|onnxruntime\.library|jax\.handler|algorithms\.(packing|onednn\..*|.*weights))"
 )
-DEBUG = ["-O1", "-g"]
-KERNEL_DEBUG = [*DEBUG, "-UNDEBUG", "-DCONVT_DEBUG"]
+DEBUG = ["-O1", "-g", "-UNDEBUG", "-DCONVT_DEBUG"]
 # tools/coverage.py, which adds the flags for the counters: nothing is optimised away, and no function is inlined.
 COVERAGE = ["-O0", "-Dalways_inline="] if read("CONVT_COVERAGE_BUILD") else []
 # If the linker supports it: separate pages for the segments of a module add ten kilobytes to each module.
@@ -205,7 +204,7 @@ class BuildKernels(build_ext):
         header = generated / "isa_rows.h"
         if not header.exists() or header.read_text() != isa_header(rows):
             header.write_text(isa_header(rows))
-        debug = KERNEL_DEBUG if self.kernel_debug else COVERAGE
+        debug = DEBUG if self.kernel_debug else COVERAGE
 
         def compiled(source, isa_flags, *more, folder="."):
             (written,) = self.compiler.compile(

@@ -5,6 +5,7 @@ from libc.stdint cimport int32_t, int64_t
 
 cdef extern from "convt_kernels.h" nogil:
     enum:
+        CONVT_CHECKS
         CONVT_KC
         CONVT_UNITS
         CONVT_DTYPES

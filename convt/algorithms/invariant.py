@@ -16,6 +16,7 @@ _DEPTHWISE = planes.by_blocks(depthwise.STAGES, depthwise.STAGES.widens)
 _MARK = ("depthwise",)  # the beginning of the forms of `depthwise`
 _BLOCK_TERMS = 4  # terms of a block of two phases (DW_BLOCK_TERMS - 1)
 _PIXELS = 1 << 9  # the two algorithms are compared for about this many pixels
+_OUTPUTS = 1 << 14  # and for about this many outputs at most, because counting walks over all phases of the window
 
 
 def _schedule(problem, here, unit, threads, finite=True):
@@ -30,11 +31,11 @@ def _schedule(problem, here, unit, threads, finite=True):
 
 def _operator(problem):
     """Return the problem of the same operator whose sizes and window do not depend on the data."""
-    size = max(2, round(_PIXELS ** (1 / problem.rank)))
+    size, most = [max(2, round(count ** (1 / problem.rank))) for count in (_PIXELS, _OUTPUTS)]
     axes = phases.axes_of(problem)
     return problem._replace(
         batch=1, in_sizes=(size,) * problem.rank, begin=(0,) * problem.rank,
-        out_sizes=tuple([size * axis.s for axis in axes]), planar=False, activation=("none", 0.0, 0.0),
+        out_sizes=tuple([min(size * axis.s, most) for axis in axes]), planar=False, activation=("none", 0.0, 0.0),
     )  # fmt: skip
 
 

@@ -11,10 +11,12 @@ from libc.string cimport memset
 
 cimport numpy as cnp
 
+from collections import Counter
+
 import numpy as np
 
 from convt._core cimport PackedFilter, isa_in_use, kernels_of, run_jobs
-from convt._run.kernels cimport CONVT_FITS_WEIGHTS, convt_kernels, convt_quotient
+from convt._run.kernels cimport CONVT_CHECKS, CONVT_FITS_WEIGHTS, convt_kernels, convt_quotient
 from convt._run.memory cimport Buffer, keep_table, one_shot_weights, round64, structures, take_buffer, workspaces
 
 cnp.import_array()
@@ -118,9 +120,10 @@ cdef class PanelRecipe(PackRecipe):
         self.nclasses, self.keep = len(classes), []
         self.structures = structures(self.keep, self.nclasses, sizeof(PackClass))
         self.classes = <PackClass *>cnp.PyArray_DATA(self.structures)
+        offsets = []
         for i, taps in enumerate(classes):
             c = &self.classes[i]
-            fill_class(self, c, taps)
+            offsets.append(fill_class(self, c, taps))
             c.weights, c.bias = self.weight_bytes, self.bias_bytes
             self.size_class(c, i)
             c.group_bias = c.npanels * k.nr * k.t_size
@@ -128,6 +131,8 @@ cdef class PanelRecipe(PackRecipe):
             self.weight_bytes += round64(self.groups * c.group_weights)
             self.bias_bytes += self.groups * c.group_bias
             self.jobs += c.njobs
+        if CONVT_CHECKS:
+            assert_no_tap_twice(offsets, self.shape, self.tap_strides)
 
     cdef size_class(self, PackClass *c, Py_ssize_t index):
         """Set the bytes of a pack class, and its jobs."""
@@ -248,7 +253,7 @@ cdef class PanelRecipe(PackRecipe):
 
 
 cdef fill_class(PanelRecipe recipe, PackClass *c, taps):
-    """Set the sizes of a pack class and its places in the filter, from ``taps`` [phase][tap]."""
+    """Set the sizes of a pack class and its places in the filter, from ``taps`` [phase][tap]. Return the byte offsets of these."""
     c.nphases, c.ntaps = taps.shape
     offsets = np.where(taps < 0, NO_TAP, tap_bytes(np.maximum(taps, 0), recipe.shape, recipe.tap_strides))
     c.taps, c.nested = keep_table(recipe.keep, offsets), (taps < 0).any()
@@ -257,6 +262,7 @@ cdef fill_class(PanelRecipe recipe, PackClass *c, taps):
     c.strided_columns, c.step = recipe.co, recipe.so
     if recipe.co == 1 and c.nphases > 1 and not c.nested and np.ptp(phase_steps := np.diff(offsets, axis=0)) == 0:
         c.strided_columns, c.step = c.nphases, phase_steps[0, 0] // recipe.k.s_size
+    return offsets
 
 
 cdef bint pack_depth(PanelRecipe recipe, PackClass *c, int64_t n, int64_t first, int64_t depth, char *src,
@@ -290,4 +296,20 @@ cdef int64_t offset_of(int64_t tap) noexcept nogil:
 
 def tap_bytes(taps, shape, strides):
     """Return the byte offsets of flat kernel taps in a filter with these strides in bytes."""
-    return np.dot(np.stack(np.unravel_index(taps, shape), -1), strides)
+    offsets = np.zeros(taps.shape, np.int64)
+    # np.unravel_index of NumPy 2.3 and later is wrong from element 8,193 on for taps of shape (n, 1).
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        taps, at = np.divmod(taps, size)
+        offsets += at * stride
+    return offsets
+
+
+def assert_no_tap_twice(offsets, shape, strides):
+    """Assert that the byte offsets of all pack classes are those of taps of the filter, none of them twice."""
+    taps = np.zeros(1, np.int64)
+    for size, stride in zip(shape, strides, strict=True):
+        taps = np.add.outer(taps, np.arange(size) * stride).ravel()
+    read = Counter()
+    for each in offsets:
+        read.update(each[each != NO_TAP].tolist())
+    assert not read - Counter(taps.tolist()), "a pack table reads a tap twice, or memory outside the filter"

@@ -73,15 +73,37 @@ _ACTIVATIONS = {  # of an array and the activation's numbers a and b
 assert _ACTIVATIONS.keys() == activation.ACTIVATIONS.keys()
 
 
+_ANY_SIZE = 2**20  # in place of a size that is a symbol: the padding does not depend on it
+
+
+def _is_symbol(size):
+    return not isinstance(size, (int, np.integer))
+
+
+def _padding(a, in_sizes):
+    """Return the padding (low, high) of each axis of JAX's convolution for Attributes. Sizes may be symbols of an export."""
+    if a.output_shape is not None and any(map(_is_symbol, in_sizes)):
+        raise TypeError(f"x: got sizes {in_sizes}, wanted integers, because the operator has an output_shape")
+    in_sizes = [_ANY_SIZE if _is_symbol(size) else size for size in in_sizes]
+    begin, _, out_sizes = a.windows(in_sizes)
+    axes = zip(in_sizes, a.kernel, a.strides, a.dilations, begin, out_sizes, strict=True)
+    return [((k - 1) * d - low, out - 1 - (n - 1) * s + low) for n, k, s, d, low, out in axes]
+
+
+def _output_shape(op, shape):
+    """Return the shape of ``op(x)`` for a shape whose sizes may be symbols."""
+    if not any(map(_is_symbol, shape)):
+        return op.output_shape(shape)
+    a = op._attributes
+    batch, in_sizes, _ = a.shape_of(shape)
+    axes = zip(in_sizes, a.kernel, a.strides, a.dilations, _padding(a, in_sizes), strict=True)
+    return a.user_shape((batch, *[(n - 1) * s + 1 + low + high - (k - 1) * d for n, k, s, d, (low, high) in axes], a.groups * a.co))
+
+
 def _in_jax(op, x):
     """Compute ``op(x)`` with operations of JAX."""
     a, channels = op._attributes, 1 if op._attributes.data_format != "NXC" else x.ndim - 1
-    in_sizes = a.shape_of(x.shape)[1]
-    begin, _, out_sizes = a.windows(in_sizes)
-    padding = []
-    for n, k, s, d, low, out in zip(in_sizes, a.kernel, a.strides, a.dilations, begin, out_sizes, strict=True):
-        reach = (k - 1) * d
-        padding.append((reach - low, out - 1 - (n - 1) * s + low))
+    padding = _padding(a, a.shape_of(x.shape)[1])
     filter = np.flip(op._plans.filter, range(3, x.ndim + 1)).swapaxes(0, 1)  # (in channels, groups, out channels, *kernel)
     filter = jnp.asarray(filter.reshape(filter.shape[0], -1, *filter.shape[3:]))
     spatial = [ax for ax in range(1, x.ndim) if ax != channels]
@@ -111,7 +133,7 @@ def _shape(x, op):
     if x.dtype.name != op._attributes.dtype:
         raise TypeError(f"x: got dtype {x.dtype}, wanted {op._attributes.dtype}, the operator's")
     with check.renamed({"data": "x"}):
-        return x.update(shape=op.output_shape(x.shape), weak_type=False)
+        return x.update(shape=_output_shape(op, x.shape), weak_type=False)
 
 
 @functools.lru_cache(16)  # it keeps the last operators of calls outside of programs alive

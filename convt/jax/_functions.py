@@ -50,7 +50,8 @@ def _compute(function, lhs, rhs, **values):
         keywords = _StaticKeywords(function, values)
     except TypeError:  # a value without a hash, such as an array: JAX accepts or refuses it
         return function(lhs, rhs, **values)
-    if not all(hasattr(each, "shape") and hasattr(each, "dtype") for each in (lhs, rhs)):
+    # JAX refuses arrays of foreign byte order, but a compiled function would read them as native ones.
+    if not all(hasattr(each, "shape") and getattr(getattr(each, "dtype", None), "isnative", False) for each in (lhs, rhs)):
         return function(lhs, rhs, **values)
     return _computed(lhs, rhs, keywords)
 

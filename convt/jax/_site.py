@@ -1,8 +1,8 @@
 """The computers of a program's calls: weights that are packed once, and weights that come with each call."""
 
+import hashlib
 import json
 import threading
-import uuid
 import weakref
 
 import numpy as np
@@ -12,22 +12,38 @@ from .._base import padding
 from .._call import api
 from .._call.operator import ConvTranspose
 from .._run import config
+from .._version import __version__
 
 _KEPT = 4  # weights of a call that are kept packed
 _NAMES = (
     "strides", "dilations", "pads_begin", "pads_end", "output_padding", "data_format", "filter_format", "precision",
 )  # fmt: skip
 
-# A program refers to an operator by a text that no other process uses, because programs may be stored on disk.
-_operators: weakref.WeakValueDictionary[str, ConvTranspose] = weakref.WeakValueDictionary()
-_names: weakref.WeakKeyDictionary[ConvTranspose, str] = weakref.WeakKeyDictionary()
+# Name of an operator in programs -> the operators of this name, the newest last. Equal operators have equal names in all
+# processes, so that a program is found in JAX's compilation cache on disk.
+_operators: dict[str, list[weakref.ref[ConvTranspose]]] = {}
+_lock = threading.Lock()
 
 
 def text_for_operator(operator):
     """Return the text of calls of an operator. It is valid as long as the operator is alive."""
-    name = _names.setdefault(operator, uuid.uuid4().hex)
-    _operators[name] = operator
+    attributes, filter, bias = operator._attributes, operator._plans.filter, operator._plans.bias
+    found = hashlib.sha256(repr((__version__, attributes, bias is None)).encode())
+    for each in (filter,) if bias is None else (filter, bias):
+        found.update(np.ascontiguousarray(each).reshape(-1).view(np.uint8))
+    name = found.hexdigest()
+    with _lock:
+        for stale in [key for key, operators in _operators.items() if not any(each() for each in operators)]:
+            del _operators[stale]
+        others = [each for each in _operators.get(name, ()) if each() not in (None, operator)]
+        _operators[name] = [*others, weakref.ref(operator)]
     return json.dumps({"operator": name})
+
+
+def _operator_of(name):
+    """Return the newest living operator of a name, or None."""
+    with _lock:
+        return next((operator for each in reversed(_operators.get(name, ())) if (operator := each()) is not None), None)
 
 
 def text_for_weights(keywords, filter_axes, groups, is_constant):
@@ -46,7 +62,7 @@ def computer(text):
     arguments = json.loads(text)
     if "operator" not in arguments:
         return WithGivenWeights(**arguments)
-    operator = _operators.get(arguments["operator"])
+    operator = _operator_of(arguments["operator"])
     if operator is None:
         raise ValueError("convt.jax.call: got a program whose operator is gone, wanted one compiled in this process")
     return _WithOperator(operator)

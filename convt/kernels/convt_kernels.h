@@ -487,8 +487,10 @@ static inline void convt_prefetch_row_l2(const char *row, ptrdiff_t bytes)
 
 #ifdef CONVT_DEBUG
 #include <assert.h>
+#define CONVT_CHECKS 1
 #define CONVT_ASSERT(x) assert((x)) /* x may contain commas after macro expansion */
 #else
+#define CONVT_CHECKS 0
 #define CONVT_ASSERT(x) ((void)0)
 #endif
 

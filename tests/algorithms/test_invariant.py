@@ -1,5 +1,7 @@
 """Tests of "invariant": a part of a problem has the bits of the whole, for all layers that `direct` or `depthwise` compute."""
 
+import signal
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -86,3 +88,22 @@ def test_a_size_of_one_keeps_the_strides():
     assert op._attributes.problem((1, 1, 300)).strides == (2,)
     one = np.random.default_rng(0).standard_normal((1, 1, 300)).astype(np.float32)
     assert op(one)[:, :2].tobytes() == op(np.concatenate((one, one), 1))[:, :2].tobytes()
+
+
+@pytest.mark.parametrize("stride", [2**20, 2**33, 2**62 - 1])
+@pytest.mark.parametrize("algorithm", ["invariant", "direct", "auto"])
+def test_planning_does_not_walk_over_the_phases_of_a_huge_stride(algorithm, stride):
+    def stop(*_):
+        raise TimeoutError("planning takes longer than ten seconds")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(10)
+    try:
+        for groups, sizes, kernel in ((1, (1,), (2,)), (8, (1,), (2,)), (1, (1, 1), (2, 2)), (1, (17 if stride < 2**40 else 1, 2), (2, 2))):
+            filter, data = np.ones((*kernel, groups, 1), np.float32), np.ones((1, *sizes, groups), np.float32)
+            strides, begin = (stride, *(1,) * (len(sizes) - 1)), (stride * (sizes[0] - 1), *(0,) * (len(sizes) - 1))
+            got = convt.ConvTranspose(filter, strides=strides, pads_begin=begin, groups=groups, algorithm=algorithm)(data)
+            assert got.shape[1] == 2 and (got[:, 0] == got[:, 1]).all() and got.any()
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

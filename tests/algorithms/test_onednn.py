@@ -368,6 +368,22 @@ def test_missing_file(tmp_path):
     assert "No such file" in errors_with(tmp_path / "libdnnl.so.3")
 
 
+def test_the_error_of_a_missing_library_keeps_no_array_of_its_callers(tmp_path):
+    """An exception that is kept to be raised again would keep the frames of the call that failed first."""
+    code = """
+    import weakref, numpy as np, convt
+    def call():
+        data, filter = np.ones((1, 3, 2), "f"), np.ones((2, 2, 2), "f")
+        try:
+            convt.conv_transpose(data, filter, backend="onednn")
+        except convt.BackendUnavailableError:
+            pass
+        return weakref.ref(data), weakref.ref(filter)
+    print([each() is None for each in call()])
+    """
+    assert python(code, CONVT_ONEDNN_LIB=str(tmp_path / "libdnnl.so.3")).split() == ["[True,", "True]"]
+
+
 def test_a_file_that_is_no_library(tmp_path):
     path = tmp_path / "libdnnl.so.3"
     path.write_bytes(b"not a library" * 99)

@@ -9,6 +9,7 @@ import convt
 from convt import _core
 from convt._call import api
 from convt._plan import plans, run
+from convt.algorithms import packing
 
 # groups, in-channels and out-channels of a group, kernel, stride
 FILTERS = {
@@ -172,3 +173,30 @@ def test_weights_met_in_passing_that_are_not_finite(name, algorithm, value):
     for n in (0, 1, 1, 0, 1, 0):
         filter[...] = (good, spoilt)[n]  # the same array with other values
         assert convt.conv_transpose(data, filter, out=out, **keywords).tobytes() == wanted[n]
+
+
+# More phases or taps than NumPy's buffer of 8,192 elements has.
+MANY = {"phases": ((9216,), (9216,)), "phases of two axes": ((128, 128), (128, 128)), "taps": ((9216,), (1,)), "both": ((9216,), (2,))}
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "direct", "scatter", "unpacked", "depthwise"])
+@pytest.mark.parametrize("name", MANY)
+def test_filters_of_many_taps(name, algorithm):
+    kernel, strides = MANY[name]
+    filter = (np.arange(np.prod(kernel)) % 8191 + 1).astype(np.float32).reshape(*kernel, 1, 1)
+    data = np.arange(1, 4, dtype=np.float32).reshape(1, 3, *(1,) * len(kernel))
+    wanted = convt.conv_transpose(data, filter, strides=strides, backend="reference")
+    try:
+        got = convt.conv_transpose(data, filter, strides=strides, algorithm=algorithm, backend="native")
+    except ValueError:
+        pytest.skip(f"{algorithm} does not accept the problem")
+    np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 1, 7), (9216,), (96, 97), (21, 20, 23)])
+def test_byte_offsets_of_taps(shape):
+    taps = np.random.default_rng(0).permutation(np.prod(shape))
+    strides = [4, -1000, 10**6][-len(shape) :]
+    wanted = [np.dot(np.unravel_index(int(tap), shape), strides) for tap in taps]
+    for view in (taps, taps[:, None], taps[None, :]):
+        np.testing.assert_array_equal(packing.tap_bytes(view, shape, strides).ravel(), wanted)

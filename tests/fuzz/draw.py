@@ -16,6 +16,9 @@ _SIZES = {1: (70, 12, 9, 5), 2: (14, 6, 5, 3), 3: (6, 4, 3, 2), 4: (3, 3, 3, 2),
 _WORK = [30_000, 200_000, 200_000, 1_500_000]  # most multiply-adds of a case
 _WIDTHS = (1, 2, 3, 4, 5, 7, 8, 12, 15, 16, 17, 24, 31, 32, 33, 48, 64, 65, 96, 128, 200)
 _MULTIPLES = [(1, 1), (1, 1), (1, 2), (2, 1), (3, 2)]  # in- and out-channels of a group of depthwise
+# Sizes just above those of buffers, tables and integers of convt and its libraries (8,192, 2^16): the most outputs of such a case.
+_LARGE = ("taps", "axis", "batch", "groups", "channels")
+_LARGE_OUTPUTS = 150_000
 _DTYPES = ["float32", "float32", "float16", "bfloat16", "bfloat16", "float64"]
 
 
@@ -75,18 +78,23 @@ def _is_available(name):
 
 
 def _problem(rng, dialect):
+    large = rng.choice(_LARGE) if rng.random() < 0.03 else None
     while True:
-        found = _geometry(rng, dialect)
+        found = _geometry(rng, dialect, large)
         try:
             out = [out for _, out in oracle.windows(found, dialect)]
         except oracle.Invalid:
             continue
-        if math.prod(out) <= 40_000:
+        if math.prod(out) <= {None: 40_000, "taps": _LARGE_OUTPUTS, "axis": _LARGE_OUTPUTS}.get(large, 2):
             break
     batch = 0 if rng.random() < 0.01 else rng.choice([1, 1, 2, 3])
+    if large:
+        batch = _above(rng, 2**16) if large == "batch" else 1
     work = batch * math.prod(found["in_sizes"]) * math.prod(found["kernel"])
     most_channels = max(1, 300_000 // max(1, math.prod(out) * batch, math.prod(found["in_sizes"]) * batch))
     groups, ci, co = _channels(rng, rng.choice(_WORK) // max(1, work), most_channels)
+    if large:
+        groups, ci, co = _large_channels(rng, large)
     formats = {"core": FILTER_FORMATS, "onnx": ["IOX"], "openvino": ["IOX", "GIOX"]}[dialect]
     filter_format = rng.choice(formats)
     return {
@@ -133,29 +141,64 @@ def _channels(rng, work, most_channels):
     return groups, ci, min(co, max(1, work // (groups * max(ci, 1))), max(1, most_channels // groups))
 
 
-def _geometry(rng, dialect):
+def _above(rng, size):
+    return size + rng.randint(1, 3)
+
+
+def _large_channels(rng, large):
+    some = rng.choice([1, 1, 2, 3])
+    if large == "groups":
+        return _above(rng, 2**16), 1, rng.choice([1, 2])
+    if large == "channels":
+        return rng.choice([(1, _above(rng, 2**16), some), (1, some, _above(rng, 2**16))])
+    return rng.choice([(1, some, 1), (1, 1, some), (some, 1, 1)])
+
+
+def _large_sizes(rng, large):
+    """Return (inputs, kernel, stride, dilation) of each axis of a problem with a large size of this kind."""
+    if large == "taps":
+        taps, kernel = rng.randint(8_200, 12_000), []
+        for left in range(rng.randint(1, 3) - 1, 0, -1):
+            kernel.append(rng.randint(1, round(taps ** (1 / left)) if left > 1 else taps // 2))
+            taps //= kernel[-1]
+        each_a_phase = rng.random() < 0.5
+        return [(rng.randint(1, 3), k, k if each_a_phase else rng.randint(1, k), 1) for k in [*kernel, taps]]
+    if large == "axis":
+        axes = [(rng.randint(65_530, 70_000), rng.randint(1, 4), rng.choice([1, 1, 2]), rng.choice([1, 2]))]
+        axes += [(1, rng.randint(1, 2), 1, 1) for _ in range(rng.randint(0, 3))]
+        return rng.sample(axes, len(axes))
+    return [(rng.choice([1, 1, 2]), rng.choice([1, 1, 2]), rng.choice([1, 2]), 1) for _ in range(rng.choice([1, 1, 2, 4]))]
+
+
+def _geometry(rng, dialect, large):
     rank = rng.choice([1, 1, 2, 2, 2, 2, 3, 3, 4, 5])
     top = _SIZES[rank]
+    sizes = _large_sizes(rng, large) if large else [_sizes(rng, top) for _ in range(rank)]
     mode = rng.choice(["pads", "pads", "pads", "output_shape", "auto_pad", "both"])
     word = rng.choice(["same_upper", "same_lower", "valid"]) if mode in ("auto_pad", "both") else None
     names = ("in_sizes", "kernel", "strides", "dilations", "pads_begin", "pads_end", "output_padding", "output_shape")
-    axes = [_axis(rng, top, dialect, mode, word) for _ in range(rank)]
+    axes = [_axis(rng, *each, dialect, mode, word) for each in sizes]
     found = {name: list(values) for name, values in zip(names, zip(*axes, strict=True), strict=True)}
     if mode not in ("output_shape", "both"):
         found["output_shape"] = None
     return {**found, "auto_pad": word}
 
 
-def _axis(rng, top, dialect, mode, word):
+def _sizes(rng, top):
+    """Return (inputs, kernel, stride, dilation) of an axis."""
     n = 0 if rng.random() < 0.01 else rng.randint(1, top[0])
     k, s = rng.randint(1, top[1]), rng.choice([1, 1, 2, 2, rng.randint(1, top[2])])
     d = rng.choice([1, 1, rng.randint(1, top[3])])
     if rng.random() < 0.03:  # integers near the 64-bit limit, with small results
-        n, k = rng.choice([(min(n, 2), 1), (1, min(k, 2)), (2, 2)])
+        n, k = rng.choice([(min(n, 2), 1), (1, min(k, 2)), (2, 2), (rng.randint(17, 40), 2)])
         s, d = (2 ** rng.randint(20, 62) + rng.randint(-2, 2) for _ in range(2))
+    return n, k, s, d
+
+
+def _axis(rng, n, k, s, d, dialect, mode, word):
     op = rng.randint(0, max(s, d) - 1 if dialect == "onnx" else s + 3) if rng.random() < 0.3 and s < 100 else 0
     reach = s * (n - 1) + (k - 1) * d + 1 + op
-    if reach > 2000:
+    if max(s, d) > 2**19:
         begin = rng.choice([0, reach - rng.randint(0, 9), reach // 2, s, d])
         begin = max(0, min(begin, reach))
         want = rng.randint(0, 12)

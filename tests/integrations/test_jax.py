@@ -308,6 +308,32 @@ def test_explicit_sharding():
         close(jax.jit(ours)(x, w), jax.jit(theirs)(x, w))
 
 
+@pytest.mark.parametrize("call", ["conv_transpose", "conv_general_dilated", "patched", "accelerate", "call"])
+@pytest.mark.parametrize("foreign", ["data", "filter"])
+def test_arrays_of_foreign_byte_order_are_refused_as_by_jax(call, foreign):
+    """Check calls after one with native arrays, whose compiled function JAX would take."""
+    arrays, place = [np.asarray(X), np.asarray(W)], ["data", "filter"].index(foreign)
+    dilated = dict(window_strides=(1, 1), padding=[(1, 1)] * 2, lhs_dilation=(2, 2), dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    def patched(x, w):
+        with cj.patched():
+            return lax.conv_transpose(x, w, (2, 2), "SAME")
+
+    function = {
+        "conv_transpose": lambda x, w: cj.conv_transpose(x, w, (2, 2), "SAME"),
+        "conv_general_dilated": lambda x, w: cj.conv_general_dilated(x, w, **dilated),
+        "patched": patched,
+        "accelerate": cj.accelerate(lambda x, w: lax.conv_general_dilated(x, w, **dilated)),
+        "call": lambda *both: cj.call(OP, both[place].reshape(-1)[:90].reshape(1, 3, 6, 5)),
+    }[call]
+    function(*arrays)
+    arrays[place] = arrays[place].astype(">f4")
+    with pytest.raises(TypeError):
+        lax.conv_general_dilated(*arrays, **dilated)
+    with pytest.raises(TypeError):
+        function(*arrays)
+
+
 # ---------------------------------------------------------------- lowering
 
 
@@ -351,6 +377,50 @@ def test_programs_stored_on_disk(tmp_path):
         code, _, error = child(CACHE, tmp_path, scale, timeout=120)
         assert code == 0, error
     assert list(tmp_path.iterdir())
+
+
+def test_equal_processes_share_their_stored_programs(tmp_path):
+    stored = []
+    for _ in range(2):
+        code, _, error = child(CACHE, tmp_path, 1, timeout=120)
+        assert code == 0, error
+        stored.append({each.name for each in tmp_path.iterdir() if each.name.endswith("-cache")})
+    assert stored[0] and stored[0] == stored[1]
+
+
+def test_a_program_finds_an_operator_that_is_alive():
+    """Check operators of equal weights, one of which ends before a program of the other is compiled."""
+    make = lambda scale=1.0: convt.ConvTranspose(scale * np.asarray(W), strides=2)  # noqa: E731
+    one = make()
+    lowered = jax.jit(lambda x: cj.call(one, x)).lower(X)
+    another = make()
+    jax.jit(lambda x: cj.call(another, x)).lower(X)
+    del another
+    close(lowered.compile()(X), one(np.asarray(X)), 0)
+    other = make(2.0)
+    close(jax.jit(lambda x: cj.call(other, x))(X), other(np.asarray(X)), 0)
+
+
+@pytest.mark.parametrize("keywords", [{}, {"pads_begin": 1, "output_padding": 1}, {"auto_pad": "same_upper"}, {"data_format": "NCX"}])
+@pytest.mark.parametrize("text", ["n, 7, 6, 5", "n, h, w, 5", "1, 7, w, 5"])
+def test_exported_calls_of_operators_take_any_size(text, keywords):
+    op = convt.ConvTranspose(np.asarray(W), strides=2, activation="relu", **keywords)
+    x, symbols = np.asarray(X), [each.strip() for each in text.split(",")]
+    if op._attributes.data_format == "NCX":
+        x, symbols = np.moveaxis(x, -1, 1), [symbols[0], symbols[-1], *symbols[1:-1]]
+    sizes = [dim if each.isdigit() else each for dim, each in zip(x.shape, symbols, strict=True)]
+    shape = jax.export.symbolic_shape(", ".join(map(str, sizes)))
+    exported = jax.export.export(jax.jit(lambda x: cj.call(op, x)))(jax.ShapeDtypeStruct(shape, jnp.float32))
+    close(exported.call(x), op(x))
+
+
+def test_an_output_shape_needs_sizes_that_are_numbers():
+    op = convt.ConvTranspose(np.asarray(W), strides=2, output_shape=(14, 12))
+    call = jax.jit(lambda x: cj.call(op, x))
+    export = lambda text: jax.export.export(call)(jax.ShapeDtypeStruct(jax.export.symbolic_shape(text), jnp.float32))  # noqa: E731
+    close(export(f"n, {X.shape[1]}, {X.shape[2]}, {X.shape[3]}").call(X), op(np.asarray(X)))
+    with pytest.raises(TypeError, match=r"x: got sizes .*, wanted integers, because the operator has an output_shape"):
+        export(f"n, h, w, {X.shape[3]}")
 
 
 # ---------------------------------------------------------------- weights

@@ -38,7 +38,7 @@ cdef void (*_omp_set_num_threads)(int) noexcept nogil
 _omp_get_max_threads = NULL
 _omp_set_num_threads = NULL
 _lock = threading.Lock()
-_library = None  # the result of `opened`, or the BackendUnavailableError that it raises; None before the first call
+_library = None  # the result of `opened`, or the message of the error that it raises; None before the first call
 
 
 def _unlock():
@@ -63,9 +63,9 @@ def opened():
                 try:
                     _library = _open(file.library_path())
                 except BackendUnavailableError as error:
-                    _library = error
-    if isinstance(_library, Exception):
-        raise BackendUnavailableError(*_library.args)
+                    _library = str(error)  # the exception's traceback would keep the arrays and models of its callers
+    if isinstance(_library, str):
+        raise BackendUnavailableError(_library)
     return _library
 
 
