@@ -86,10 +86,6 @@ COMPACT = "-Wl,-z,noseparate-code"
 # Function names serve debuggers and profilers. In a checkout, the kernels keep theirs, because tests also read them.
 STRIP = "-Wl,-s"
 
-# One wheel serves CPython 3.11 and all later versions (the stable ABI). A checkout does not use it, because a call that
-# repeats is faster without. The stable ABI of 3.10 lacks buffers, and that of free-threaded versions is another one.
-STABLE_ABI = sys.version_info >= (3, 11) and not sysconfig.get_config_var("Py_GIL_DISABLED")
-
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 # Cython translates modules in several processes only where these are forked, because new ones would run this file again.
@@ -172,9 +168,6 @@ class BuildKernels(build_ext):
             self.announce("OpenMP not found: convt will use one thread", level=3)
         known = [flag for flag in (COMPACT, STRIP) if self._builds("int main(void) { return 0; }\n", [flag], link=True)]
         for ext in self.extensions:
-            if STABLE_ABI and not self.in_checkout:
-                ext.py_limited_api = True
-                ext.define_macros = [*ext.define_macros, ("Py_LIMITED_API", "0x030B0000")]
             usual = ["-Os"] if BRIEF.fullmatch(ext.name) else []
             level = DEBUG if self.kernel_debug else COVERAGE or usual
             ext.extra_compile_args = [*MODULE_CFLAGS, *level, *self.openmp]
@@ -296,5 +289,4 @@ setup(
         },
     ),
     cmdclass={"build_ext": BuildKernels},
-    options={"bdist_wheel": {"py_limited_api": "cp311"}} if STABLE_ABI else {},
 )

@@ -47,6 +47,11 @@ CURVED_ACTIVATIONS = ("tanh", "sigmoid", "gelu", "swish", ("elu", 0.75), "hard_s
 ISA_ROWS = {row["name"]: row["available"] for row in _core.isa_rows()}
 ISAS = [name for name, available in ISA_ROWS.items() if available]  # in ascending order
 
+# Tests of sources, tools and builds need a checkout. All others also run beside an installed wheel.
+ROOT = Path(__file__).parents[1]
+HAS_CHECKOUT = (ROOT / "setup.py").exists()
+needs_checkout = pytest.mark.skipif(not HAS_CHECKOUT, reason="needs a checkout")
+
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)
 each_isa = pytest.mark.parametrize(
     "isa",

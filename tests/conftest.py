@@ -6,10 +6,12 @@ Without ``--all``, tests run at the instruction set in use. If no file, folder o
 left out and each other test has at most MOST_SETS of its parameter sets, so that the suite takes few minutes."""
 
 import functools
+import importlib.util
 import inspect
 import math
 import os
 import re
+import sys
 import zlib
 from collections import defaultdict
 from pathlib import Path
@@ -22,6 +24,9 @@ from hypothesis import HealthCheck, settings
 
 import convt
 from convt import _core, tuning
+
+if importlib.util.find_spec("bench") is None:  # beside a wheel, which installs it by another name
+    sys.modules["bench"] = importlib.import_module("convt_bench")
 from convt._model import constants, machine
 from convt._plan import choose
 from convt._plan import measure as _measure

@@ -14,13 +14,13 @@ Derivatives are those of `jax.lax`. JAX computes every call that convt does not 
     _site           the computers of a program's calls: packed weights, reused while their values are unchanged
 """
 
-_WANTED = "convt.jax needs JAX 0.9 or newer: pip install 'jax>=0.9'"
+_WANTED = "convt.jax needs JAX 0.9.1 or newer: pip install 'jax>=0.9.1'"
 
 try:
     import jax as _jax
 except ImportError as error:
     raise ImportError(_WANTED) from error
-if getattr(_jax, "__version_info__", (0,)) < (0, 9):
+if getattr(_jax, "__version_info__", (0,)) < (0, 9, 1):
     raise ImportError(f"{_WANTED}; got JAX {getattr(_jax, '__version__', 'of an unknown version')}")
 try:
     from ._call import call

@@ -97,7 +97,8 @@ def _output_shape(op, shape):
     a = op._attributes
     batch, in_sizes, _ = a.shape_of(shape)
     axes = zip(in_sizes, a.kernel, a.strides, a.dilations, _padding(a, in_sizes), strict=True)
-    return a.user_shape((batch, *[(n - 1) * s + 1 + low + high - (k - 1) * d for n, k, s, d, (low, high) in axes], a.groups * a.co))
+    out_sizes = [(n - 1) * s + 1 + low + high - (k - 1) * d for n, k, s, d, (low, high) in axes]
+    return a.user_shape((batch, *out_sizes, a.groups * a.co))
 
 
 def _in_jax(op, x):

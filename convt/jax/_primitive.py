@@ -36,7 +36,7 @@ def _register():
     if major != wanted[0] or minor < wanted[1]:
         raise ImportError(
             f"convt.jax: got version {major}.{minor} of XLA's foreign function interface in jaxlib, "
-            f"wanted {wanted[0]}.{wanted[1]} or a later {wanted[0]}.x, as in jaxlib 0.9 and 0.10"
+            f"wanted {wanted[0]}.{wanted[1]} or a later {wanted[0]}.x, as in jaxlib 0.9.1 and later"
         )
     jax.ffi.register_ffi_target(handler.TARGET, handler.capsules(), platform="cpu")
 

@@ -34,6 +34,7 @@ _INTEGERS = (int, np.integer, torch.SymInt)
 # torch's functions at the time convt was imported. Profilers replace the functions of torch.nn.functional that modules call.
 TORCH_FUNCTIONS = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
 NAMES = {rank: f"conv_transpose{rank}d" for rank in TORCH_FUNCTIONS}
+_NAMES_OF_ARGUMENTS = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
 RANKS_OF = {function: rank for rank, function in TORCH_FUNCTIONS.items()}
 
 
@@ -171,13 +172,19 @@ def _have_escaped(*tensors):
 
 
 def conv_transpose_nd(
-    rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze, tune=False
+    rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze, tune=False, by_name=False
 ):
-    """Compute a function of torch.nn.functional for ``rank`` spatial axes with convt, or with torch for unsupported calls."""
+    """Compute a function of torch.nn.functional for ``rank`` spatial axes with convt, or with torch for unsupported calls.
+
+    torch's errors name the position of an argument unless it is given by name. ``by_name`` gives all but the tensors so.
+    """
     check_precision(precision)
     arguments = input, weight, bias, stride, padding, output_padding, groups, dilation
     result = _served(rank, *arguments, precision, freeze, tune)
-    return TORCH_FUNCTIONS[rank](*arguments) if result is None else result
+    if result is not None:
+        return result
+    given = dict(zip(_NAMES_OF_ARGUMENTS[2:], arguments[2:], strict=True)) if by_name else {}
+    return TORCH_FUNCTIONS[rank](*arguments[: len(arguments) - len(given)], **given)
 
 
 recorder = None  # while `profile` measures: called with a function that computes a call, and with its arguments
@@ -327,7 +334,9 @@ def conv_transpose1d(
     >>> convt.torch.conv_transpose1d(torch.ones(1, 2, 3), torch.ones(2, 1, 2), stride=2).tolist()
     [[[2.0, 2.0, 2.0, 2.0, 2.0, 2.0]]]
     """
-    return conv_transpose_nd(1, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze)
+    return conv_transpose_nd(
+        1, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze, by_name=True
+    )
 
 
 def conv_transpose2d(
@@ -346,7 +355,9 @@ def conv_transpose2d(
     >>> convt.torch.conv_transpose2d(torch.ones(1, 8, 5, 5), torch.ones(8, 4, 2, 2), stride=2).shape
     torch.Size([1, 4, 10, 10])
     """
-    return conv_transpose_nd(2, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze)
+    return conv_transpose_nd(
+        2, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze, by_name=True
+    )
 
 
 def conv_transpose3d(
@@ -365,4 +376,6 @@ def conv_transpose3d(
     >>> convt.torch.conv_transpose3d(torch.ones(8, 3, 3, 3), torch.ones(8, 4, 2, 2, 2), stride=2).shape
     torch.Size([4, 6, 6, 6])
     """
-    return conv_transpose_nd(3, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze)
+    return conv_transpose_nd(
+        3, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze, by_name=True
+    )

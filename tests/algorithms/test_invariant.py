@@ -99,7 +99,8 @@ def test_planning_does_not_walk_over_the_phases_of_a_huge_stride(algorithm, stri
     before = signal.signal(signal.SIGALRM, stop)
     signal.alarm(10)
     try:
-        for groups, sizes, kernel in ((1, (1,), (2,)), (8, (1,), (2,)), (1, (1, 1), (2, 2)), (1, (17 if stride < 2**40 else 1, 2), (2, 2))):
+        many = 17 if stride < 2**40 else 1
+        for groups, sizes, kernel in ((1, (1,), (2,)), (8, (1,), (2,)), (1, (1, 1), (2, 2)), (1, (many, 2), (2, 2))):
             filter, data = np.ones((*kernel, groups, 1), np.float32), np.ones((1, *sizes, groups), np.float32)
             strides, begin = (stride, *(1,) * (len(sizes) - 1)), (stride * (sizes[0] - 1), *(0,) * (len(sizes) - 1))
             got = convt.ConvTranspose(filter, strides=strides, pads_begin=begin, groups=groups, algorithm=algorithm)(data)

@@ -20,6 +20,7 @@ from cases import (
     DTYPES,
     EXACT_ACTIVATIONS,
     INPUT_MEMORY,
+    ROOT,
     SAMPLES,
     Out,
     cases,
@@ -27,6 +28,7 @@ from cases import (
     copy_in,
     in_threads,
     matrix_unit,
+    needs_checkout,
     run,
 )
 from hypothesis import assume, given
@@ -40,7 +42,6 @@ from convt._plan import choose
 from convt._run import config
 from convt.algorithms.onednn import library, primitive
 
-ROOT = Path(__file__).parents[2]
 HERE = library.available()
 needs_onednn = pytest.mark.skipif(not HERE, reason=f"oneDNN {library.describe()}")
 
@@ -437,6 +438,7 @@ VERSION = """
 """
 
 
+@needs_checkout
 @needs_compiler
 @pytest.mark.parametrize(
     ("source", "words"),
@@ -572,6 +574,7 @@ def agreement(folder, text):
     return subprocess.run(command, capture_output=True, text=True)
 
 
+@needs_checkout
 @needs_compiler
 @pytest.mark.skipif(headers() is None, reason="the wheel onednn-devel-cpu-gomp is not installed")
 def test_declarations_agree_with_the_real_headers(tmp_path):

@@ -176,7 +176,10 @@ def test_weights_met_in_passing_that_are_not_finite(name, algorithm, value):
 
 
 # More phases or taps than NumPy's buffer of 8,192 elements has.
-MANY = {"phases": ((9216,), (9216,)), "phases of two axes": ((128, 128), (128, 128)), "taps": ((9216,), (1,)), "both": ((9216,), (2,))}
+MANY = {
+    "phases": ((9216,), (9216,)), "phases of two axes": ((128, 128), (128, 128)), "taps": ((9216,), (1,)),
+    "both": ((9216,), (2,)),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "direct", "scatter", "unpacked", "depthwise"])

@@ -35,6 +35,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convt
+from convt import _core
 
 isas, threads = st.sampled_from(ISAS), st.sampled_from([1, 2, 3])
 backends = st.sampled_from([*["native"] * 5, "reference"])
@@ -69,6 +70,8 @@ def test_each_algorithm_is_the_definition_or_says_that_it_does_not_do_the_proble
             done.append(case)
 
     check()
+    if algorithm.startswith("matrix") and not any(_core.kernel_info("float32", "amx", isa) for isa in ISAS):
+        return  # without the unit it computes only problems without products
     assert len(done) >= (250 if algorithm == "direct" else 50)
 
 

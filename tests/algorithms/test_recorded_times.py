@@ -11,10 +11,12 @@ import math
 
 import numpy as np
 import pytest
-from cases import ISA_ROWS
+from cases import ISA_ROWS, needs_checkout
 
 from bench import recorded
 from convt._plan import choose
+
+pytestmark = needs_checkout
 
 # Record and layout -> geometric mean of the losses, the worst.
 MOST = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import DATA_FORMATS, DTYPES, Case, activate, operator, run
+from cases import DATA_FORMATS, DTYPES, Case, activate, needs_checkout, operator, run
 
 import convt
 from convt import tuning
@@ -30,6 +30,7 @@ def test_the_table_has_every_activation():
     assert all(_activation.parse(row)[0] == name for name, rows in ROWS.items() for row in rows)
 
 
+@needs_checkout
 def test_the_codes_are_those_of_the_kernels():
     text = (Path(convt.__file__).parent / "kernels/convt_kernels.h").read_text(encoding="utf-8")
     names = re.sub(r"/\*.*?\*/", "", re.search(r"enum \{\s*(CONVT_NONE.*?)\};", text, re.S)[1]).split(",")

@@ -9,12 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from cases import child
+from cases import ROOT, child, needs_checkout
 
 import convt
 from convt._base import environment
 
-ROOT = Path(__file__).parents[2]
 ALL = environment.PACKAGE | environment.BUILD | environment.BENCHMARK
 WORDS = ("auto", "native")
 # What is read -> (values and what they stand for, values without a meaning)
@@ -59,7 +58,7 @@ def test_verbose_is_0_or_1(text, lines):
     assert code == 0 and len(errors.splitlines()) == lines
 
 
-@pytest.mark.skipif(not (ROOT / "setup.py").exists(), reason="needs a checkout")
+@needs_checkout
 @pytest.mark.skipif(importlib.util.find_spec("Cython") is None, reason="Cython is not installed")
 @pytest.mark.parametrize("name", ["CONVT_BUILD_ISAS", "CONVT_COVERAGE_BUILD", "CONVT_EMULATED_BUILD"])
 def test_the_build_refuses_them(name, monkeypatch):
@@ -68,7 +67,7 @@ def test_the_build_refuses_them(name, monkeypatch):
     assert done.returncode == 1 and f"ValueError: {name}: got 'nothing', wanted " in done.stderr
 
 
-@pytest.mark.skipif(not (ROOT / "docs").exists(), reason="needs a checkout")
+@needs_checkout
 def test_the_pages_list_the_variables_of_the_table():
     page = lambda name: (ROOT / name).read_text(encoding="utf-8")  # noqa: E731
     assert re.findall(r"^\| `(CONVT_\w+)` \|", page("docs/api/convt.md"), re.MULTILINE) == list(environment.PACKAGE)
@@ -76,7 +75,7 @@ def test_the_pages_list_the_variables_of_the_table():
     assert all(name in page("docs/benchmark.md") for name in environment.BENCHMARK)
 
 
-@pytest.mark.skipif(not (ROOT / "setup.py").exists(), reason="needs a checkout")
+@needs_checkout
 def test_nothing_else_reads_them():
     sources = [ROOT / "setup.py", *ROOT.glob("convt/**/*.py*"), *ROOT.glob("bench/**/*.py"), *ROOT.glob("convt/**/*.[ch]")]
     for path in sources:

@@ -13,11 +13,10 @@ import time
 from pathlib import Path
 
 import pytest
-from cases import child
+from cases import ROOT, child, needs_checkout
 
 from convt._base import files
 
-ROOT = Path(__file__).parents[2]
 POSIX = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs POSIX")
 
 
@@ -277,7 +276,7 @@ def test_arguments_are_refused_before_anything_else(tmp_path):
     assert left(tmp_path) == ["file", "index.html"]
 
 
-@pytest.mark.skipif(not ROOT.joinpath("bench").exists(), reason="needs a checkout")
+@needs_checkout
 def test_one_function_writes_the_files_of_the_package_and_the_benchmark():
     """Check that no other code opens a file to write, replaces one or changes the umask."""
     writers = set()

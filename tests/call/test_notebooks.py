@@ -47,7 +47,9 @@ def test_reports_of_torch():
 
 
 def test_reports_of_onnxruntime():
-    ort = pytest.importorskip("convt.onnxruntime", reason="onnxruntime is not installed")
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    import convt.onnxruntime as ort
+
     report = ort.Report(("up",), ("other",), {"up": ("Relu",)}, {"kept": "it is"})
     assert repr(report) == "<Report of convt.onnxruntime: 1 packed, 1 unpacked, 1 fused, 1 kept>"
     rows = cells(report._repr_html_())[1:]

@@ -16,7 +16,7 @@ _SIZES = {1: (70, 12, 9, 5), 2: (14, 6, 5, 3), 3: (6, 4, 3, 2), 4: (3, 3, 3, 2),
 _WORK = [30_000, 200_000, 200_000, 1_500_000]  # most multiply-adds of a case
 _WIDTHS = (1, 2, 3, 4, 5, 7, 8, 12, 15, 16, 17, 24, 31, 32, 33, 48, 64, 65, 96, 128, 200)
 _MULTIPLES = [(1, 1), (1, 1), (1, 2), (2, 1), (3, 2)]  # in- and out-channels of a group of depthwise
-# Sizes just above those of buffers, tables and integers of convt and its libraries (8,192, 2^16): the most outputs of such a case.
+# Kinds of sizes just above those of buffers, tables and integers (8,192, 2^16), and the most outputs of such a case.
 _LARGE = ("taps", "axis", "batch", "groups", "channels")
 _LARGE_OUTPUTS = 150_000
 _DTYPES = ["float32", "float32", "float16", "bfloat16", "bfloat16", "float64"]

@@ -4,17 +4,16 @@ import os
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
+from cases import HAS_CHECKOUT, ROOT
 
 jax = pytest.importorskip("jax")
 
-ROOT = Path(__file__).parents[2]
 HEADER = ROOT / "third_party/xla/xla_ffi.h"
 COMPILER = shutil.which(os.environ.get("CC", "cc"))
-if COMPILER is None or not HEADER.exists():
-    pytest.skip("needs a checkout and a C compiler", allow_module_level=True)
+if COMPILER is None or not HAS_CHECKOUT:
+    pytest.skip("needs a checkout, and a C compiler", allow_module_level=True)
 
 # convt's structure -> XLA's, and the fields in which they are compared
 STRUCTURES = {

@@ -5,7 +5,6 @@ import copy
 import io
 import pickle
 import random
-import re
 
 import numpy as np
 import pytest
@@ -197,12 +196,12 @@ def test_torchs_own_samples_and_errors():
 ])  # fmt: skip
 def test_mistakes_are_torchs(change, error):
     arguments = {"input": torch.zeros(1, 4, 5, 5), "weight": torch.zeros(4, 2, 3, 3)} | change
+    tensors = arguments.pop("input"), arguments.pop("weight")
     with pytest.raises(error) as wanted:
-        F.conv_transpose2d(**arguments)
+        F.conv_transpose2d(*tensors, **arguments)
     with pytest.raises(error) as got:
-        ct.conv_transpose2d(**arguments)
-    text = lambda error: re.sub(r" \(position \d+\)", "", str(error.value))  # noqa: E731
-    assert text(got) == text(wanted)
+        ct.conv_transpose2d(*tensors, **arguments)
+    assert str(got.value) == str(wanted.value)
 
 
 def test_others_are_torchs():

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import child, in_threads
+from cases import ROOT, child, in_threads, needs_checkout
 
 import convt
 from convt import _core, tuning
@@ -22,7 +22,6 @@ from convt._plan import measure as _measure
 from convt.algorithms import ALGORITHMS, onednn
 
 KEYWORDS = {"strides": 2, "backend": "tune"}
-SETUP = Path(__file__).parents[2] / "setup.py"
 FILTER = np.ones((4, 4, 8, 16), np.float32)
 DATA = np.ones((1, 6, 5, 8), np.float32)
 
@@ -220,13 +219,13 @@ def test_other_code_has_another_name(part, monkeypatch, tmp_path):
     assert tuning.kernels.__wrapped__() == before
 
 
-@pytest.mark.skipif(not SETUP.exists(), reason="needs a checkout")
+@needs_checkout
 def test_the_compiled_code_is_named_by_kernels_and_loops(monkeypatch, tmp_path):
     """Check the inputs of the identity in setup.py: object files, whose names are hashes of all that they are made from, and
     the text of the loops."""
-    monkeypatch.chdir(SETUP.parent)
+    monkeypatch.chdir(ROOT)
     names = {}
-    tree = ast.parse(SETUP.read_text())
+    tree = ast.parse((ROOT / "setup.py").read_text())
     wanted = [each for each in tree.body if getattr(each, "name", "") == "identity" or "LOOPS" in ast.unparse(each)[:6]]
     exec("import hashlib\nfrom pathlib import Path\n" + "\n".join(map(ast.unparse, wanted)), names)
     identity, loops = names["identity"], names["LOOPS"]

@@ -7,15 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from cases import child
-
-ROOT = Path(__file__).parents[2]
-GROWTH = ROOT / "tools" / "growth.py"
+from cases import ROOT, child, needs_checkout
 
 
-@pytest.mark.skipif(not (GROWTH.exists() and Path("/proc/self/statm").exists()), reason="needs a checkout and Linux")
+@needs_checkout
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
 def test_memory_does_not_grow():
-    done = subprocess.run([sys.executable, GROWTH, "0.02"], capture_output=True, text=True, timeout=300, cwd=ROOT)
+    command = [sys.executable, ROOT / "tools/growth.py", "0.02"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cases import child
+from cases import child, needs_checkout
 
 import convt
 from convt import _core
@@ -111,6 +111,7 @@ def test_threads_of_an_onnxruntime_session(allowed):
     assert (code, out) == (0, "done\n"), errors[-2000:]
 
 
+@needs_checkout
 def test_parallel_regions_are_in_one_place():
     """Check that all loops over threads run through `convt._core.run_in_parallel`, which knows the host's threads."""
     package = Path(convt.__file__).parent

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import DTYPES, ISA_ROWS
+from cases import DTYPES, ISA_ROWS, ROOT
 from kernel_tables import (
     ACT,
     CONSTANTS,
@@ -31,7 +31,6 @@ from kernel_tables import (
 from convt import _core
 
 pytestmark = pytest.mark.every_isa
-ROOT = Path(__file__).parents[2]
 KC, LDA = CONSTANTS["CONVT_KC"], CONSTANTS["CONVT_LDA"]
 SIMPLE = ("NONE", "CLIP", "LEAKY")
 CURVES = {

@@ -9,13 +9,13 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from cases import HAS_CHECKOUT, ROOT, needs_checkout
 
-ROOT = Path(__file__).parents[2]
 GCC, CLANG = shutil.which("gcc"), shutil.which("clang")
 GCC_ONLY = {"-fvect-cost-model=dynamic", "-Wno-maybe-uninitialized"}  # Clang warns that it does not know them
 WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror"]
 
-pytestmark = pytest.mark.skipif(not (GCC and (ROOT / "setup.py").exists()), reason="needs GCC and a checkout")
+pytestmark = [needs_checkout, pytest.mark.skipif(not GCC, reason="needs GCC")]
 
 
 TABLE = "X86", "ARM", "BASELINE", "X86_ISAS", "ARM_ISAS", "ISAS", "isa_rows", "KERNELS", "PARTS", "parts_of"
@@ -41,7 +41,7 @@ def compile_only(source, *flags, compiler=GCC, **more):
 
 @functools.cache
 def rows():
-    if not GCC or not (ROOT / "setup.py").exists():
+    if not (GCC and HAS_CHECKOUT):
         return {}
     setup = from_setup(*TABLE)
     known = lambda flags: not compile_only("-", "-xc", *flags, input="int main(void) { return 0; }\n")  # noqa: E731
