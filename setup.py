@@ -143,6 +143,37 @@ def identity(objects):
     return found.hexdigest()[:16]
 
 
+def cython_declarations(header):
+    """Return Cython's declarations of the constants, structures and functions of a C header, as the text of a .pxd file."""
+    text = re.sub(r"/\*.*?\*/", " ", header, flags=re.DOTALL).replace("ptrdiff_t", "Py_ssize_t").replace("*const *", "**")
+    constants = re.findall(r"^#define (CONVT_[A-Z_0-9]+) [\d(]", text, re.MULTILINE)
+    for names in re.findall(r"^enum {([^}]*)}", text, re.MULTILINE):
+        constants += re.findall(r"\w+", names)
+    lines = [f"# Made by setup.py from {KERNELS}/convt_kernels.h, which documents each name.", "",
+             "from libc.stdint cimport int32_t, int64_t", "", 'cdef extern from "convt_kernels.h" nogil:', "    enum:",
+             *(f"        {name}" for name in dict.fromkeys(constants))]  # fmt: skip
+    for body, name in re.findall(r"^typedef struct {(.*?)^} (\w+);", text, re.MULTILINE | re.DOTALL):
+        lines.append(f"    ctypedef struct {name}:")
+        for member in filter(None, (" ".join(each.split()) for each in body.split(";"))):
+            member = re.sub(r"(?<=[ *])in\b", 'in_ "in"', member.replace("*from,", "*from_,").replace("(void)", "()"))
+            if "(*" in member:
+                lines.append(f"        {member} noexcept nogil")
+            else:  # Cython wants a line for each pointer
+                kind, names = re.fullmatch(r"((?:const )?\w+) (.*)", member).groups()
+                lines += [f"        {kind} {each}" for each in names.split(", ")]
+    function = r"^(?:static inline )?(\w[\w ]*[ *])(convt_\w+)\(([^)]*)\)[;\n]"
+    for result, name, arguments in re.findall(function, text, re.MULTILINE):
+        lines.append(f"    {result}{name}({'' if arguments == 'void' else arguments})")
+    return "\n".join(lines) + "\n"
+
+
+def write_declarations():
+    """Write convt/_run/kernels.pxd if it differs from `cython_declarations` of the kernels' header."""
+    text, path = cython_declarations((KERNELS / "convt_kernels.h").read_text(encoding="utf-8")), Path("convt/_run/kernels.pxd")
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
+
+
 class BuildKernels(build_ext):
     """A build_ext that first compiles the kernels of each row of ISAS with its own flags, and links them into _core."""
 
@@ -263,6 +294,7 @@ def description():
     return re.sub(r"\]\((?!\w+:|#)([^)]+)\)", rf"]({REPOSITORY}/blob/main/\1)", text)
 
 
+write_declarations()
 setup(
     long_description=description(),
     long_description_content_type="text/markdown",

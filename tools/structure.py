@@ -1,10 +1,11 @@
-"""The structure of the package in figures: lines of each room, imports between rooms, recipes, long functions and classes.
+"""The structure of the package in figures: lines of each room, imports between rooms, mechanisms, long functions and classes.
 
     python tools/structure.py            # Markdown tables
     python tools/structure.py --arrows   # also each import from one room to another
 
 Rooms are the folders of convt/, from the lowest to the highest. A module may import from its own room and from lower rooms. The
-rooms of `INTEGRATIONS` are at the same height, and none may import from another. tests/project/test_structure.py checks both.
+rooms of `INTEGRATIONS` are at the same height, and none may import from another. tests/project/test_structure.py checks both,
+and that no number of `figures` rises.
 """
 
 import argparse
@@ -98,16 +99,64 @@ def is_down(arrow):
     return importer in INTEGRATIONS or ROOMS.index(imported) < ROOMS.index(importer)
 
 
+def sources():
+    """Return the source files of the package, sorted."""
+    found = [path for path in sorted((ROOT / "convt").rglob("*")) if path.suffix in (".py", ".pyx", ".pxd", ".h", ".c")]
+    return [path for path in found if path.name != "kernels.pxd"]  # setup.py makes it
+
+
+def _room_of(path):
+    """Return the room of a source file."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return room(".".join(parts[:2] if parts[1] == "kernels" else parts).removesuffix(".__init__"))
+
+
 def lines():
     """Return ``{room: (files, lines)}`` of the source files of the package."""
     found = {}
-    for path in sorted((ROOT / "convt").rglob("*")):
-        if path.suffix in (".py", ".pyx", ".pxd", ".h", ".c"):
-            parts = path.relative_to(ROOT).with_suffix("").parts
-            name = ".".join(parts[:2] if parts[1] == "kernels" else parts).removesuffix(".__init__")
-            files, total = found.get(room(name), (0, 0))
-            found[room(name)] = files + 1, total + len(path.read_text(encoding="utf-8").splitlines())
+    for path in sources():
+        files, total = found.get(_room_of(path), (0, 0))
+        found[_room_of(path)] = files + 1, total + len(path.read_text(encoding="utf-8").splitlines())
     return found
+
+
+# Ways to do one thing, as a pattern of a line of code that each way has.
+MECHANISMS = {
+    "ways to pack weights": r"^(cdef )?class \w*Recipe\b",
+    "prefetchers": r"^cdef .*\bprefetch_\w+\(",
+    "lower bounds of costs": r"^def least\(",
+    "costs of packing": r"^def packing\(",
+    "declared blocks of panels": r"\bpanel_block\s*:",
+    "ways to cut tasks": r"^(cdef (class )?|def |class )\w*(shares|deal|cutter|_cuts?|grid)\b",
+}
+
+
+def code_lines(path):
+    """Return the number of lines of code of a file: no comments, docstrings, imports and blank lines."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix in (".c", ".h"):
+        text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
+    else:
+        text = re.sub(r'^[ \t]*[rf]?"""(?:[^"\\]|\\.|"(?!""))*"""[ \t]*$', "", text, flags=re.M)
+        text = re.sub(r"^[ \t]*#.*$", "", _IMPORT.sub("", text), flags=re.M)
+    return sum(1 for line in text.splitlines() if line.strip())
+
+
+def figures():
+    """Return ``{what: number}`` of what should not grow: lines of code, words of the glossary, public names, mechanisms."""
+    paths, found = sources(), Counter()
+    for path in paths:
+        found[f"code of {_room_of(path)}"] += code_lines(path)
+    found["code of all rooms"] = found.total()
+    registry = (ROOT / "convt/algorithms/__init__.py").read_text(encoding="utf-8")
+    found["words of the glossary"] = len(re.findall(r"^\w[^\n]*\n    \S", registry.split("Glossary")[1].split('"""')[0], re.M))
+    texts = [path.read_text(encoding="utf-8") for path in paths if path.suffix == ".py"]
+    exported = [re.search(r"^__all__ = (\[.*?\])", text, re.M | re.S) for text in texts]
+    found["public names"] = len({name for each in exported if each for name in ast.literal_eval(each[1])})
+    texts += [path.read_text(encoding="utf-8") for path in paths if path.suffix == ".pyx"]
+    for what, pattern in MECHANISMS.items():
+        found[what] = sum(len(re.findall(pattern, text, re.M)) for text in texts)
+    return dict(found)
 
 
 def recipes():
@@ -172,6 +221,8 @@ def main():
         targets = ", ".join(f"{target} {count}" for (source, target), count in sorted(between.items()) if source == name)
         print(f"| `{name}` | {counted[name][0]} | {counted[name][1]:,} | {targets} |")
     print(f"| all | {sum(n for n, _ in counted.values())} | {sum(n for _, n in counted.values()):,} | up: {len(up)} |")
+    print("\n| figure that may fall, never rise | number |\n|---|---|")
+    print("\n".join(f"| {what} | {number:,} |" for what, number in figures().items()))
     print("\n| recipe | files |\n|---|---|")
     print("\n".join(f"| {heading} | {count} |" for heading, count in recipes().items()))
     print(f"\n| longer than {LONGEST_FUNCTION} lines (class: {LONGEST_CLASS}) | lines |\n|---|---|")

@@ -11,7 +11,7 @@ from libc.string cimport memset
 import numpy as np
 
 from convt._core cimport kernels_of, note_pool, run_in_parallel
-from convt._run.kernels cimport MOST_ROWS, convt_act, convt_kernels, convt_tile
+from convt._run.kernels cimport CONVT_MOST_ROWS, convt_act, convt_kernels, convt_tile
 from convt._run.memory cimport round64
 
 cdef extern from *:
@@ -187,7 +187,7 @@ def call_tiles(int calls):
     cdef float[::1] a = np.zeros(rows * k.lda, np.float32), b = np.zeros(k.nr, np.float32), c = np.zeros(rows * k.nr, np.float32)
     cdef convt_tile tile
     cdef convt_act act
-    cdef void *to[MOST_ROWS]
+    cdef void *to[CONVT_MOST_ROWS]
     for n in range(rows):
         to[n] = &c[n * k.nr]
     memset(&act, 0, sizeof(act))

@@ -339,6 +339,8 @@ typedef struct {
 #define CONVT_PIXEL_LANES 64 /* the most lanes of `overlap_pixels` */
 #define CONVT_PIXEL_MR 8 /* the most columns of the GEMM of `pixel_gemm`, its `mr` */
 
+#define CONVT_MOST_ROWS 32 /* the most rows of a register tile over all instruction sets */
+
 /* A kernel set: register block sizes and functions for one dtype on one unit. */
 typedef struct {
     int mr[3];             /* mr[nv]: most rows m_r of a register tile with nv vectors in a row of B */

@@ -29,7 +29,7 @@ from convt._core cimport Call
 from convt._run.flags cimport convt_is_set, convt_set
 from convt._run.kernels cimport (
     CONVT_LEAKY,
-    MOST_ROWS,
+    CONVT_MOST_ROWS,
     convt_act,
     convt_kernels,
     convt_pending_stores,
@@ -43,7 +43,7 @@ from convt.algorithms.packing cimport PackClass, PanelRecipe, pack_depth
 
 cnp.import_array()
 
-TILE_ROWS = MOST_ROWS
+TILE_ROWS = CONVT_MOST_ROWS
 
 
 cdef struct DirectClass:
@@ -103,7 +103,7 @@ cdef struct DirectTask:
     char *sums            # partial sums between depth chunks; panels are stride_sums elements apart
     int64_t stride_a, stride_sums, panel_bytes
     int64_t max_tile_rows # the most rows of a tile
-    void *scratch_rows[MOST_ROWS]  # the rows of `scratch`
+    void *scratch_rows[CONVT_MOST_ROWS]  # the rows of `scratch`
     bint in_place         # the GEMM reads all rows of the task without packing
     bint can_store_direct, far_weights  # tiles may store into the output; weights do not stay in L2
     const char *next_input  # address in the next task's input that the next tile prefetches
@@ -295,7 +295,7 @@ cdef void open_task(DirectPlan plan, DirectTask *w, Py_ssize_t task, const Call 
         w.scratch_rows[r] = w.scratch + r * k.nr * k.t_size
     for r in range(w.m if c.nchunks > 1 else 0):
         w.sum_rows[r] = w.sums + r * k.nr * k.t_size
-    w.pending.sums, w.pending.left = w.scratch + MOST_ROWS * k.nr * k.t_size, 0
+    w.pending.sums, w.pending.left = w.scratch + CONVT_MOST_ROWS * k.nr * k.t_size, 0
     w.t.pending = &w.pending if plan.tile_non_temporal and k.flush_stores != NULL and k.direct_store else NULL
     # Tiles prefetch into L2: the input of the thread's next task, a part with each tile, and the next weights if L2 does
     # not keep them.
@@ -635,8 +635,8 @@ cdef void compute_output_tile(DirectPlan plan, DirectTask *w, Panels *v, int64_t
     cdef int64_t r = r1 if c.all_inside else w.next_outside[r0], noutside = 0
     cdef bint inside = r >= r1
     cdef size_t first, second  # output addresses of the panels
-    cdef void *saved_out_rows[MOST_ROWS]  # output addresses of the rows that the tile stores to `scratch`
-    cdef int64_t outside_rows[MOST_ROWS]  # numbers of these rows
+    cdef void *saved_out_rows[CONVT_MOST_ROWS]  # output addresses of the rows that the tile stores to `scratch`
+    cdef int64_t outside_rows[CONVT_MOST_ROWS]  # numbers of these rows
     t.act, t.stream, t.narrow_dtype = &plan.none, 0, 0
     if k.narrow_dtype and v.count == 1:  # the tile rounds its rows, so that none of them may go to `scratch`
         while r < r1 and is_inside(box, w.coords + r * plan.nd, plan.nd):
@@ -689,7 +689,7 @@ cdef void store_pieces(DirectPlan plan, DirectTask *w, int64_t *panel, int64_t r
     cdef const convt_kernels *k = plan.k
     cdef int64_t width = 3 + 2 * plan.nd, r, n
     cdef int64_t *piece
-    cdef void *rows[MOST_ROWS]
+    cdef void *rows[CONVT_MOST_ROWS]
     cdef bint any_inside
     if inside and panel[1]:
         for r in range(r0, r1):

@@ -18,7 +18,7 @@ cimport numpy as cnp
 import numpy as np
 
 from convt._core cimport Call, PackedFilter, all_finite
-from convt._run.kernels cimport CONVT_INTERLEAVED, MOST_ROWS, convt_interleave, convt_kernels, convt_prefetch_row_l2, convt_rows
+from convt._run.kernels cimport CONVT_INTERLEAVED, CONVT_MOST_ROWS, convt_interleave, convt_kernels, convt_prefetch_row_l2, convt_rows
 from convt._run.memory cimport keep_table, round64, structures
 from convt.algorithms.indexing cimport take_block
 from convt.algorithms.packing cimport PackRecipe
@@ -235,8 +235,8 @@ cdef void run_row(RowsPlan plan, int64_t row, int64_t group, int64_t ja, int64_t
     cdef char *weight
     cdef RowBlock *b
     cdef RowOutputs *o
-    cdef void *rows[MOST_ROWS]
-    cdef void *outs[MOST_ROWS]
+    cdef void *rows[CONVT_MOST_ROWS]
+    cdef void *outs[CONVT_MOST_ROWS]
     cdef convt_rows r
     cdef convt_interleave w
     count = plan.row_inputs(row, row_tap, &image, &at)

@@ -30,7 +30,7 @@ from convt._run.kernels cimport (
     CONVT_KC,
     CONVT_LDA,
     CONVT_PIXEL_MR,
-    MOST_ROWS,
+    CONVT_MOST_ROWS,
     convt_act,
     convt_kernels,
     convt_overlap,
@@ -180,7 +180,7 @@ cdef struct Product:
     char *col             # products
     char *refused
     convt_tile t
-    void *rows[MOST_ROWS]
+    void *rows[CONVT_MOST_ROWS]
     # The planes that tiles prefetch, one cache line of each plane at a time.
     int64_t lines_left    # lines left of each plane; 0 if nothing is prefetched
     int64_t span_bytes    # bytes from the first plane to the end of the last one
