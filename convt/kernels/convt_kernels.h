@@ -205,7 +205,7 @@ typedef struct {
  * so lanes = stride * channels. out(j, l) is at out + (j - j0) * out_j + l / channels * out_x + l % channels * out_c.
  */
 typedef struct {
-    void *col;             /* T: row i is at col + (i - i0) * ld */
+    const void *col;       /* T: row i is at col + (i - i0) * ld */
     ptrdiff_t ld;
     int64_t i0, i1, j0, j1;
     int terms, lanes, cols, channels, lane_lo, lane_hi;
