@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 
 import convt
 from convt import _core
+from convt._base.activation import ACTIVATIONS
 from convt._model import machine
 from convt._plan import plans
 from convt._plan.run import bound_for
@@ -42,8 +43,14 @@ BACKENDS = ("native", "reference")
 ALGORITHMS = [name for name, each in plans.ALGORITHMS.items() if each.precision == "highest"]  # as exact as the sum of products
 NCX_ONLY = ("rows", "turned", "matrix_turned")  # algorithms for NCX only
 # Activations that are exact on the small integers of most cases, and those that are not.
-EXACT_ACTIVATIONS = (None, "relu", ("leaky_relu", 0.25), ("clip", -3, 5.5))
-CURVED_ACTIVATIONS = ("tanh", "sigmoid", "gelu", "swish", ("elu", 0.75), "hard_swish")
+_SAMPLE = {"slope": 0.25, "low": -3, "high": 5.5, "alpha": 0.75}  # value of a parameter
+_SAMPLES = {
+    name: (name, *map(_SAMPLE.get, row.parameters)) if row.parameters else name
+    for name, row in ACTIVATIONS.items() if name != "none"
+}  # fmt: skip
+_IN_REGISTERS = ACTIVATIONS["leaky_relu"].code  # the last one that is applied to registers
+EXACT_ACTIVATIONS = (None, *(each for name, each in _SAMPLES.items() if ACTIVATIONS[name].code <= _IN_REGISTERS))
+CURVED_ACTIVATIONS = tuple(each for name, each in _SAMPLES.items() if ACTIVATIONS[name].code > _IN_REGISTERS)
 ISA_ROWS = {row["name"]: row["available"] for row in _core.isa_rows()}
 ISAS = [name for name, available in ISA_ROWS.items() if available]  # in ascending order
 

@@ -1,4 +1,4 @@
-"""The table of fused activations: names, parameters, reference implementations in NumPy, and names in ONNX and PyTorch."""
+"""The table of fused activations: names, parameters, reference implementations in NumPy, and names in ONNX, PyTorch and JAX."""
 
 import math
 import numbers
@@ -21,37 +21,44 @@ class Activation(NamedTuple):
     constants: tuple = ()  # a and b of a function without parameters, for kernels and oneDNN
     onnx: tuple = ()  # ONNX operator, and (attribute, default) for each parameter
     torch: tuple = ()  # class in torch.nn, and the attribute of each parameter
+    jax: str = ""  # function in jax of an array and the parameters
+    jax_keywords: dict = {}
 
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 ACTIVATIONS = {
     "none": Activation(lambda x, a, b: x, 0, "", 0),
     "relu": Activation(
-        lambda x, a, b: np.where(x < 0, 0.0, x), 1, "relu", 0x20, constants=(0.0, math.inf), onnx=("Relu",), torch=("ReLU",)
+        lambda x, a, b: np.where(x < 0, 0.0, x), 1, "relu", 0x20, constants=(0.0, math.inf), onnx=("Relu",), torch=("ReLU",),
+        jax="nn.relu",
     ),
     "leaky_relu": Activation(
         lambda x, a, b: np.where(x < 0, a * x, x), 2, "relu", 0x20, ("slope",),
-        onnx=("LeakyRelu", ("alpha", 0.01)), torch=("LeakyReLU", "negative_slope"),
+        onnx=("LeakyRelu", ("alpha", 0.01)), torch=("LeakyReLU", "negative_slope"), jax="nn.leaky_relu",
     ),
     "clip": Activation(
         lambda x, a, b: np.where(x < a, a, np.where(x > b, b, x)), 1, "clip", 0x2E, ("low", "high"),
-        torch=("ReLU6", "min_val", "max_val"),
+        torch=("ReLU6", "min_val", "max_val"), jax="numpy.clip",
     ),
-    "tanh": Activation(lambda x, a, b: np.tanh(x), 3, "tanh", 0x21, onnx=("Tanh",), torch=("Tanh",)),
+    "tanh": Activation(lambda x, a, b: np.tanh(x), 3, "tanh", 0x21, onnx=("Tanh",), torch=("Tanh",), jax="numpy.tanh"),
     "sigmoid": Activation(
-        lambda x, a, b: 1.0 / (1.0 + np.exp(-x)), 4, "logistic", 0x29, onnx=("Sigmoid",), torch=("Sigmoid",)
+        lambda x, a, b: 1.0 / (1.0 + np.exp(-x)), 4, "logistic", 0x29, onnx=("Sigmoid",), torch=("Sigmoid",),
+        jax="nn.sigmoid",
     ),
     "gelu": Activation(
-        lambda x, a, b: 0.5 * x * (1.0 + _erf(x * math.sqrt(0.5))), 5, "gelu_erf", 0x31, onnx=("Gelu",), torch=("GELU",)
+        lambda x, a, b: 0.5 * x * (1.0 + _erf(x * math.sqrt(0.5))), 5, "gelu_erf", 0x31, onnx=("Gelu",), torch=("GELU",),
+        jax="nn.gelu", jax_keywords={"approximate": False},
     ),
-    "swish": Activation(lambda x, a, b: x / (1.0 + np.exp(-a * x)), 6, "swish", 0x2C, constants=(1.0, 0.0), torch=("SiLU",)),
+    "swish": Activation(
+        lambda x, a, b: x / (1.0 + np.exp(-a * x)), 6, "swish", 0x2C, constants=(1.0, 0.0), torch=("SiLU",), jax="nn.silu"
+    ),
     "elu": Activation(
         lambda x, a, b: np.where(x < 0, a * np.expm1(x), x), 7, "elu", 0x22, ("alpha",),
-        onnx=("Elu", ("alpha", 1.0)), torch=("ELU", "alpha"),
+        onnx=("Elu", ("alpha", 1.0)), torch=("ELU", "alpha"), jax="nn.elu",
     ),
     "hard_swish": Activation(
         lambda x, a, b: x * np.clip(a * x + b, 0.0, 1.0), 8, "hardswish", 0x34, constants=(1.0 / 6.0, 0.5),
-        onnx=("HardSwish",), torch=("Hardswish",),
+        onnx=("HardSwish",), torch=("Hardswish",), jax="nn.hard_swish",
     ),
 }  # fmt: skip
 

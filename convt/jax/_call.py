@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 
 import jax
 import jax.numpy as jnp
@@ -58,19 +59,12 @@ def call(op: ConvTranspose, x: jax.Array) -> jax.Array:
 # ---------------------------------------------------------------- the operator in JAX's terms
 
 
-_ACTIVATIONS = {  # of an array and the activation's numbers a and b
-    "none": lambda y, a, b: y,
-    "relu": lambda y, a, b: jax.nn.relu(y),
-    "leaky_relu": lambda y, a, b: jnp.where(y < 0, a * y, y),
-    "clip": lambda y, a, b: jnp.clip(y, a, b),
-    "tanh": lambda y, a, b: jnp.tanh(y),
-    "sigmoid": lambda y, a, b: jax.nn.sigmoid(y),
-    "gelu": lambda y, a, b: jax.nn.gelu(y, approximate=False),
-    "swish": lambda y, a, b: y * jax.nn.sigmoid(y),
-    "elu": lambda y, a, b: jnp.where(y < 0, a * jnp.expm1(jnp.minimum(y, 0)), y),
-    "hard_swish": lambda y, a, b: y * jnp.clip(a * y + b, 0, 1),
-}
-assert _ACTIVATIONS.keys() == activation.ACTIVATIONS.keys()
+def _activated(y, name, *parameters):
+    """Apply an activation with a function of JAX."""
+    row = activation.ACTIVATIONS[name]
+    if not row.jax:
+        return y
+    return operator.attrgetter(row.jax)(jax)(y, *parameters[: len(row.parameters)], **row.jax_keywords)
 
 
 _ANY_SIZE = 2**20  # in place of a size that is a symbol: the padding does not depend on it
@@ -115,8 +109,7 @@ def _in_jax(op, x):
     )
     if op._plans.bias is not None:
         y = y + jnp.expand_dims(jnp.asarray(op._plans.bias), [ax for ax in range(x.ndim) if ax != channels])
-    name, *parameters = a.activation
-    return _ACTIVATIONS[name](y, *activation.numbers_of(name, *parameters)).astype(x.dtype)
+    return _activated(y, *a.activation).astype(x.dtype)
 
 
 def _differentiable(op, x):

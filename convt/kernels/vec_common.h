@@ -262,8 +262,10 @@ static __attribute__((noinline)) void vf_act_transcendental(vf *x, int count, co
         APPLY(vf_swish(x[i]));
     case CONVT_ELU:
         APPLY(vf_elu(x[i], a));
-    default:
+    case CONVT_HARD_SWISH:
         APPLY(vf_hard_swish(x[i]));
+    default:
+        CONVT_ASSERT(!"an activation without a case");
     }
 #undef APPLY
 }
@@ -288,9 +290,13 @@ static __attribute__((noinline)) void vd_act_transcendental(vd *x, int count, co
         case CONVT_ELU:
             y = v < 0 ? act->a * expm1(v) : v;
             break;
-        default:
+        case CONVT_HARD_SWISH:
             y = v / 6 + 0.5;
             y = v * (y < 0 ? 0 : y > 1 ? 1 : y);
+            break;
+        default:
+            CONVT_ASSERT(!"an activation without a case");
+            y = v;
         }
         x[i / VD][i % VD] = y;
     }

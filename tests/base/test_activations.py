@@ -14,12 +14,11 @@ from convt._base import activation as _activation
 from convt._plan import measure as _measure
 from convt.algorithms import onednn
 
-# Every activation with parameters at the ends of their ranges, of both signs, and those of usual networks.
-ROWS = {
-    "none": [None], "relu": ["relu"], "leaky_relu": [("leaky_relu", slope) for slope in (0.25, 0.01, 0, 1, 3, -2)],
+# Every activation, with parameters at the ends of their ranges, of both signs, and those of usual networks.
+ROWS = {name: [name] for name, each in _activation.ACTIVATIONS.items() if not each.parameters} | {
+    "none": [None], "leaky_relu": [("leaky_relu", slope) for slope in (0.25, 0.01, 0, 1, 3, -2)],
     "clip": [("clip", *ends) for ends in ((-3, 5.5), (0, 6), (2, 2), (-4, -1), (-np.inf, 1), (-1, np.inf), (-np.inf, np.inf))],
-    "tanh": ["tanh"], "sigmoid": ["sigmoid"], "gelu": ["gelu"], "swish": ["swish"],
-    "elu": [("elu", alpha) for alpha in (0.75, 1, 0, 2.5, -0.5)], "hard_swish": ["hard_swish"],
+    "elu": [("elu", alpha) for alpha in (0.75, 1, 0, 2.5, -0.5)],
 }  # fmt: skip
 BACKENDS = ("native", "reference", "onednn", "tune", "tune: onednn", "auto, tuned: onednn")
 TOLERANCE = {"float32": 2e-6, "float64": 1e-14, "float16": 1e-3, "bfloat16": 8e-3}  # of one output, in units of max(1, |y|)

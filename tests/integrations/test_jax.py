@@ -11,7 +11,7 @@ import weakref
 
 import numpy as np
 import pytest
-from cases import child, each_dtype
+from cases import CURVED_ACTIVATIONS, EXACT_ACTIVATIONS, child, each_dtype
 
 jax = pytest.importorskip("jax")
 
@@ -544,8 +544,7 @@ OP = convt.ConvTranspose(np.flip(np.asarray(W), (0, 1)), strides=2, pads_begin=1
 
 @each_dtype
 @pytest.mark.parametrize("data_format", ["NXC", "NCX"])
-@pytest.mark.parametrize("activation", [None, "relu", ("leaky_relu", 0.2), ("clip", -1, 2), "tanh", "sigmoid", "gelu", "swish",
-                                        ("elu", 0.7), "hard_swish"], ids=str)  # fmt: skip
+@pytest.mark.parametrize("activation", [*EXACT_ACTIVATIONS, *CURVED_ACTIVATIONS], ids=str)
 def test_call_is_the_operators(dtype, data_format, activation):
     x = (X if data_format == "NXC" else X.transpose(0, 3, 1, 2)).astype(dtype)
     w, b = np.asarray(normal(3, 2, 5, 8).astype(dtype)), np.asarray(normal(8).astype(dtype))

@@ -155,8 +155,8 @@ def records(made):
     return array
 
 
-ACT = {name: CONSTANTS["CONVT_" + name] for name in
-       ("NONE", "CLIP", "LEAKY", "TANH", "SIGMOID", "GELU", "SWISH", "ELU", "HARD_SWISH")}  # fmt: skip
+_CODES = re.search(r"enum {\s*(CONVT_NONE.*?)}", _without_comments(HEADER), re.DOTALL)[1]
+ACT = {name.removeprefix("CONVT_"): code for code, name in enumerate(re.findall(r"\w+", _CODES))}
 
 
 def act(name="NONE", a=0.25, b=3.0):

@@ -11,6 +11,7 @@ import re
 from contextlib import contextmanager
 from pathlib import Path
 
+import cases
 import numpy as np
 import pytest
 from cases import DTYPES, ISA_ROWS, ROOT
@@ -34,21 +35,12 @@ from convt import _core
 pytestmark = pytest.mark.every_isa
 KC, LDA = CONSTANTS["CONVT_KC"], CONSTANTS["CONVT_LDA"]
 SIMPLE = ("NONE", "CLIP", "LEAKY")
-CURVES = {
-    "NONE": lambda x, a: x,
-    "CLIP": lambda x, a: np.minimum(np.maximum(x, a), 3),
-    "LEAKY": lambda x, a: np.where(x < 0, a * x, x),
-    "TANH": lambda x, a: np.tanh(x),
-    "SIGMOID": lambda x, a: 1 / (1 + np.exp(-x)),
-    "GELU": lambda x, a: x / 2 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
-    "SWISH": lambda x, a: x / (1 + np.exp(-x)),
-    "ELU": lambda x, a: np.where(x < 0, a * np.expm1(x), x),
-    "HARD_SWISH": lambda x, a: x * np.clip(x / 6 + 0.5, 0, 1),
-}
 
 
 def activate(x, name):
-    return CURVES[name](np.asarray(x, np.float64), 0.25)
+    """Apply the activation of a code, with the numbers of `act`."""
+    row = {"NONE": None, "CLIP": ("clip", 0.25, 3.0), "LEAKY": ("leaky_relu", 0.25)}.get(name, (name.lower(), 0.25))
+    return cases.activate(row, np.asarray(x, np.float64))
 
 
 def numbers(*shape, most=3):

@@ -2,15 +2,15 @@
 
 import random
 
+from cases import CURVED_ACTIVATIONS, EXACT_ACTIVATIONS
+
 DTYPES = ("float32", "float32", "float32", "float64", "float16", "bfloat16")
 TRANSFORMS = (
     "eager", "jit", "jit", "vmap lhs", "vmap rhs", "vmap both", "nested vmap", "grad", "jvp", "jacrev", "hessian", "scan",
     "checkpoint", "patched", "shard_map", "vmap of grad",
 )  # fmt: skip
 _LETTERS = "DHW"
-_ACTIVATIONS = (
-    None, None, "relu", ["leaky_relu", 0.2], ["clip", -1, 2], "tanh", "sigmoid", "gelu", "swish", ["elu", 0.7], "hard_swish",
-)  # fmt: skip
+_ACTIVATIONS = [list(each) if isinstance(each, tuple) else each for each in (None, *EXACT_ACTIVATIONS, *CURVED_ACTIVATIONS)]
 
 
 def case(seed):

@@ -1,6 +1,7 @@
 """Computation of a case with convt and with jax.lax, and the comparison: `perform`."""
 
 import functools
+import operator
 
 import jax
 
@@ -13,6 +14,7 @@ from jax.sharding import PartitionSpec  # noqa: E402
 
 import convt  # noqa: E402
 import convt.jax  # noqa: E402
+from convt._base.activation import ACTIVATIONS  # noqa: E402
 
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12, "float16": 4e-3, "bfloat16": 4e-2}  # in units of the scale of the result
 
@@ -160,13 +162,11 @@ def _operator(case):
             data, f, [1] * rank, pads, case["strides"], d, (spec, f"{letters}IO", spec), groups
         )  # fmt: skip
         y = y if bias is None else y + bias.reshape([-1 if ax == channels else 1 for ax in range(rank + 2)])
+        if activation is None:
+            return y
         name, *numbers = activation if isinstance(activation, list) else [activation]
-        functions = {
-            None: lambda y: y, "relu": jax.nn.relu, "leaky_relu": jax.nn.leaky_relu, "clip": jnp.clip, "tanh": jnp.tanh,
-            "sigmoid": jax.nn.sigmoid, "gelu": functools.partial(jax.nn.gelu, approximate=False), "swish": jax.nn.swish,
-            "elu": jax.nn.elu, "hard_swish": jax.nn.hard_swish,
-        }  # fmt: skip
-        return functions[name](y, *numbers)
+        row = ACTIVATIONS[name]
+        return operator.attrgetter(row.jax)(jax)(y, *numbers, **row.jax_keywords)
 
     return ours, theirs, (data,)
 

@@ -2,6 +2,8 @@
 
 import random
 
+from convt._base.activation import ACTIVATIONS
+
 from . import steps
 
 _WIDTHS = (1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 16)
@@ -14,7 +16,7 @@ _ACTIVATIONS = (
     "Hardtanh()", "Hardsigmoid()", "CELU()", "SELU()", "Softmax(1)", "Identity()", "Identity()", "Dropout(0.5)",
     "Dropout{r}d(0.5)", "Threshold(0.1, 2.0)", "LogSigmoid()", "Softsign()",
 )  # fmt: skip
-_FUSED = ("ReLU()", "LeakyReLU(0.2)", "Tanh()", "GELU()", "SiLU()", "ELU()", "PReLU()", "Sigmoid()", "Hardswish()", "ReLU6()")
+_FUSED = ("PReLU()", *(f"{each.torch[0]}()" for each in ACTIVATIONS.values() if each.torch))
 
 
 def case(seed):
