@@ -42,6 +42,17 @@ def never(problem, here):
     return False
 
 
+def packing(schedule, here):
+    """Return the cycles to pack the weights that the window shows beforehand."""
+    info = here.info(schedule.problem.dtype, schedule.unit)
+    return common.packing_cycles(common.filter_bytes(schedule.problem, info), info, here=here)
+
+
+def no_packing(schedule, here):
+    """Return 0: nothing is packed, or the cost model does not count it."""
+    return 0.0
+
+
 class Stages(NamedTuple):
     """The functions and properties of an algorithm."""
 
@@ -51,13 +62,13 @@ class Stages(NamedTuple):
     schedule: Callable
     # (schedule, here) -> cycles of all threads together, including idle threads at the end
     cost: Callable
-    # (schedule, here) -> cycles to pack the weights of a one-shot call
-    packing: Callable
     # (attributes, filter, bias, form, unit) -> recipe, which packs the weights
     recipe: Callable
     # (schedule, in_strides, out_strides, recipe) -> plan. It decides nothing. If strides do not permit a decision of the
     # schedule (a kind of store, a row read in place), the plan uses the next best one, which gives the same bits.
     bind: Callable
+    # (schedule, here) -> cycles to pack the weights of a one-shot call, beforehand or on the fly
+    packing: Callable = packing
     # (problem, here, unit) -> lower bound of the cycles. It is quick to compute, so that hopeless algorithms are not scheduled.
     least: Callable = lambda problem, here, unit: 0.0
     planar: bool = False  # the algorithm computes on planes (NCX) as well as on contiguous channels

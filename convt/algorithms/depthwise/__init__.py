@@ -4,7 +4,7 @@ from ..stages import Stages
 from . import bind, cost, kinds, schedule
 
 STAGES = Stages(
-    schedule.schedule, cost.cost, cost.packing, bind.recipe, bind.bind, schedule.least,
+    schedule.schedule, cost.cost, bind.recipe, bind.bind, least=schedule.least,
     does="one vector of channels or pixels at a time; for small groups and few channels", limit=kinds.LIMIT,
     widens=kinds.widens,
 )  # fmt: skip

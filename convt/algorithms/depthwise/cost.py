@@ -30,12 +30,6 @@ def cost(schedule, here):
     return costs.overlapped(total, prices.cycles(memory))
 
 
-def packing(schedule, here):
-    """Return the cycles to pack the weights of a one-shot call."""
-    info = here.info(schedule.problem.dtype)
-    return common.packing_cycles(common.filter_bytes(schedule.problem, info), info, here=here)
-
-
 def _row_counts(schedule, kind, info, input_rows, new_rows, here):
     """Return the counts of an output row. ``input_rows`` rows reach it on average, ``new_rows`` of them for the first time."""
     p, (width, groups_per_vector, *_), vl, blocks = schedule.problem, kind, info.vl, schedule.task.blocks

@@ -77,11 +77,6 @@ def cost(schedule, here):
     return math.inf
 
 
-def packing(schedule, here):
-    """Return 0, because oneDNN has no cost model here."""
-    return 0.0
-
-
 def recipe(attributes, filter, bias, form, unit):
     """Return the recipe that makes a `weights.Filter`."""
     return Recipe(attributes.dtype, filter, bias)
@@ -92,4 +87,4 @@ def bind(schedule, in_strides, out_strides, recipe):
     return OneDnnPlan(schedule.problem, recipe.biased, in_strides, out_strides, schedule.threads)
 
 
-STAGES = stages.Stages(schedule, cost, packing, recipe, bind)
+STAGES = stages.Stages(schedule, cost, recipe, bind, stages.no_packing)

@@ -12,6 +12,6 @@ def by_blocks(stages, widens=always, strided=False):
     `schedule.schedule` explains the other arguments.
     """
     return Stages(
-        partial(schedule.schedule, stages, widens, strided), partial(cost.cost, stages), partial(cost.packing, stages),
-        partial(bind.recipe, stages), partial(bind.bind, stages), partial(cost.least, stages),
+        partial(schedule.schedule, stages, widens, strided), partial(cost.cost, stages), partial(bind.recipe, stages),
+        partial(bind.bind, stages), partial(cost.packing, stages), partial(cost.least, stages),
     )  # fmt: skip

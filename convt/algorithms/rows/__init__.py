@@ -4,6 +4,6 @@ from ..stages import Stages
 from . import bind, cost, schedule
 
 STAGES = Stages(
-    schedule.schedule, cost.cost, cost.packing, bind.recipe, bind.bind, schedule.least,
+    schedule.schedule, cost.cost, bind.recipe, bind.bind, least=schedule.least,
     does="vectors of pixels of a row with broadcast weights; for planes (NCX) of few channels", limit=schedule.LIMIT,
 )  # fmt: skip

@@ -49,12 +49,6 @@ def _step(height, vectors, accumulators):
     return cycles
 
 
-def packing(schedule, here):
-    """Return the cycles to pack the weights of a one-shot call."""
-    info = here.info(schedule.problem.dtype)
-    return common.packing_cycles(common.filter_bytes(schedule.problem, info), info, here=here)
-
-
 def interleaving(problem, info):
     """Return the name of the count of interleaving a vector of outputs."""
     s = problem.strides[-1]

@@ -5,7 +5,7 @@ from ..stages import Stages, never
 from . import bind, cost, schedule
 
 STAGES = Stages(
-    schedule.schedule, cost.cost, cost.packing, bind.recipe, bind.bind, cost.least, planar=True,
+    schedule.schedule, cost.cost, bind.recipe, bind.bind, least=cost.least, planar=True,
     does="products of all taps, then overlap-add; for few out channels", limit=schedule.LIMIT, units=tuple(UNITS),
     widens=never, permits=bind.permits,
 )  # fmt: skip

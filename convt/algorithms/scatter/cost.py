@@ -69,12 +69,6 @@ def least(problem, here, unit="vectors"):
     return products * price + outputs / info.vl * term
 
 
-def packing(schedule, here):
-    """Return the cycles to pack the weights of a one-shot call."""
-    unit = here.info(schedule.problem.dtype, schedule.unit)
-    return common.packing_cycles(common.filter_bytes(schedule.problem, unit), unit)
-
-
 def _gathered_cycles(schedule, unit, prices):
     """Return the cycles of a schedule with the layout GATHERED."""
     problem, pixels = schedule.problem, schedule.pixels

@@ -77,12 +77,6 @@ def _memory_counts(schedule, here):
     return common.plane_counts(p, schedule.stream, here), fill
 
 
-def packing(schedule, here):
-    """Return the cycles to pack the weights of a one-shot call."""
-    info = here.info(schedule.problem.dtype, schedule.unit)
-    return common.packing_cycles(common.filter_bytes(schedule.problem, info), info)
-
-
 def least(problem, here, unit="vectors"):
     """Return a lower bound of the cycles: those of the multiply-adds in whole tiles."""
     info = here.info(problem.dtype, unit)

@@ -27,8 +27,3 @@ def cost(schedule, here):
     cycles = common.cycles_of_equal_tasks(cycles, tasks, common.thread_count(cycles, schedule.threads, here))
     memory = common.plane_counts(problem, False, here) if problem.planar else common.memory_counts(problem, here=here)
     return costs.overlapped(cycles, prices.cycles(memory))
-
-
-def packing(schedule, here):
-    """Return the cycles to pack the weights of a one-shot call: 0, because tasks copy weights in each call."""
-    return 0.0
