@@ -60,11 +60,12 @@ __all__ = [
     "tuning",
 ]
 
-_LAZY = ("dask", "onnx", "onnxruntime", "openvino", "torch")  # submodules imported at their first use
+_LAZY = ("dask", "jax", "onnx", "onnxruntime", "openvino", "torch")  # submodules imported at their first use
 
 
 if TYPE_CHECKING:
     from . import dask as dask
+    from . import jax as jax
     from . import onnx as onnx
     from . import onnxruntime as onnxruntime
     from . import openvino as openvino

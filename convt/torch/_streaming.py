@@ -98,8 +98,8 @@ class streaming:
             check.word("trim", trim, _TRIMS)
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"model: got {type(model).__name__}, wanted a torch.nn.Module")
-        stateful, framewise = _classes("stateful", stateful), _classes("framewise", framewise)
-        layers, watched, others, left = _frames.examine(model, stateful, framewise)
+        alone = _classes("framewise", framewise)
+        layers, watched, others, left = _frames.examine(model, _classes("stateful", stateful), alone)
         reasons = {name: why for name, module in layers.items() if (why := _why_not(module))}
         if reasons.keys() == layers.keys():
             why = f" ({_frames.list_of(reasons)})" if reasons else ""
@@ -110,12 +110,14 @@ class streaming:
                 "wanted layers that act on each frame alone. Chunks would differ from the whole at their borders. Give classes "
                 "that keep a state of their own as stateful, those that act on each frame alone as framewise"
             )
-        watch, forwards = _frames.Watch(), {}
+        watch = _frames.Watch()
+        forwards: dict[torch.nn.Module, _frames.SessionForward] = {}
         self._layers: dict[str, StreamingForward] = {}
         for name, module in layers.items():
             if module not in forwards:
-                place = _frames.Place(name, isinstance(module, framewise))
-                forwards[module] = self._layers[name] = StreamingForward(module, watch, place, self, trim)
+                place = _frames.Place(name, isinstance(module, alone))
+                self._layers[name] = StreamingForward(module, watch, place, self, trim)
+                forwards[module] = self._layers[name]
         for place, module in watched:
             if not isinstance(module, torch.jit.ScriptModule):
                 forwards.setdefault(module, _frames.SessionForward(module, watch, place))
