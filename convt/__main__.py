@@ -96,11 +96,10 @@ def _printable(name):
 
 
 def _expected(costs):
-    """Return the expected milliseconds of each algorithm from cycles, threads and clock; {} if the clock is unknown."""
-    clock, few = limits.clock(), machine.current().limits.single_thread_cycles
-    if clock is None:
-        return {}
-    return {name: 1e3 * cost / clock / (1 if cost < few else get_num_threads()) for name, cost in costs.items()}
+    """Return the expected milliseconds of each algorithm from cycles, threads, and the clock of the machine file."""
+    here = machine.current()
+    clock, few = here.constants.clock * 1e6, here.limits.single_thread_cycles  # cycles per millisecond
+    return {name: cost / clock / (1 if cost < few else get_num_threads()) for name, cost in costs.items()}
 
 
 def _print_plan(found):
