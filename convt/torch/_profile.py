@@ -132,6 +132,37 @@ def _unchanged(model):
                 buffer.copy_(value)
 
 
+class _Rest(TorchFunctionMode):
+    """Transposed convolutions that take no time: a call returns the result of an earlier one with equal shapes.
+
+    As a mode it concerns the functions of torch.nn.functional, as `of` a module the forward of that module.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.results = {}
+
+    def of(self, module):
+        """Return a forward for a module."""
+        forward, results = type(module).forward.__get__(module), self.results
+
+        def known(input, output_size=None):
+            key = id(module), input.shape, output_size and tuple(output_size)
+            if (result := results.get(key)) is None:
+                results[key] = result = forward(input, output_size)
+            return result
+
+        return known
+
+    def __torch_function__(self, function, types, arguments=(), keywords=None):
+        if function not in _functional.RANKS_OF:
+            return function(*arguments, **(keywords or {}))
+        key = _signature(*_functional.bind(*arguments, **(keywords or {})))
+        if (result := self.results.get(key)) is None:
+            self.results[key] = result = function(*arguments, **(keywords or {}))
+        return result
+
+
 class _Subject:
     """A model that runs with convt and without it, in turns."""
 
@@ -143,6 +174,7 @@ class _Subject:
         self.forwards = self.found()
         self.is_accelerated = bool(self.forwards) or any(_modules.is_convts(each) for each in self.modules)
         self.report, self.serving, self.always = None, None, False
+        self.rest, self.replaced, self.functional = _Rest(), [], False
 
     def found(self):
         """Return the modules with a forward of convt, and this forward."""
@@ -153,7 +185,7 @@ class _Subject:
         if self.modules and not self.is_accelerated:
             self.report = _accelerate.accelerate(self.model, functional=functional)[1]
             self.forwards = self.found()
-        self.serving = None if self.modules else _functional.Serving()
+        self.serving, self.functional = None if self.modules else _functional.Serving(), functional
         self.without()
         with _recording() as calls:
             self.run()
@@ -161,18 +193,38 @@ class _Subject:
 
     def finish(self):
         """Leave the model as it was."""
+        self.without()
         if self.report is not None:
             _accelerate.restore(self.model)
         else:
             self.with_convt()
 
     def without(self):
-        for attributes, _ in self.forwards:
+        for attributes, _ in (*self.forwards, *self.replaced):
             attributes.pop("forward", None)
 
     def with_convt(self):
+        self.without()
         for attributes, forward in self.forwards:
             attributes["forward"] = forward
+
+    def without_layers(self):
+        """Let transposed convolutions take no time in `run_without_layers`, and the modules that convt fuses with them."""
+        self.without()
+        for attributes, forward in self.replaced:
+            attributes["forward"] = forward
+
+    def replace(self, behind):
+        """Make what `without_layers` installs. ``behind`` are the ids of the modules to fuse."""
+        for module in self.modules:
+            if id(module) in behind:
+                self.replaced.append((vars(module), lambda input: input))
+            elif not self.functional and _modules.calls_only_function(module):
+                self.replaced.append((vars(module), self.rest.of(module)))
+
+    def run_without_layers(self):
+        with self.rest if self.functional else contextlib.nullcontext():
+            self.run()
 
     def run_without(self):
         with _Host({}, {}) if self.always else contextlib.nullcontext():
@@ -202,8 +254,9 @@ def profile(
 ) -> Worth:
     """Measure what convt changes in a model: the share of transposed convolution, the bound that it sets, and what is reached.
 
-    The model runs under ``torch.no_grad()``, without convt and with it in turns, for several seconds. Afterwards it is as
-    before, also if it is in training mode. A model that is accelerated is measured as it is; another one as `accelerate` makes
+    The model runs under ``torch.no_grad()``, in turns without convt, with it, and without computing transposed convolutions,
+    which tells their share, for several seconds. Runs without computing them return kept results. Afterwards it is as before,
+    also if it is in training mode. A model that is accelerated is measured as it is; another one as `accelerate` makes
     it, with ``functional=True`` if it calls functions of torch.nn.functional. Times and the share count what convt fuses with a
     transposed convolution. Graphs of ``torch.compile`` are not looked into: give the model itself.
 
@@ -216,7 +269,7 @@ def profile(
     keywords : dict, optional
         Keyword arguments of the model.
     budget : float
-        Seconds to time the whole, without convt and with it each.
+        Seconds to time the whole in each of the three ways.
 
     Returns
     -------
@@ -246,13 +299,13 @@ def profile(
     budget = check.number("budget", budget, 0)
     words = dict(keywords or {})
     subject = _Subject(model, lambda: model(*inputs, **words))
-    steps = 2 * (_RUNS + _ROUNDS)
+    steps = 2 * _RUNS + 3 * _ROUNDS
     with torch.no_grad(), _unchanged(model), terminal.progress(steps) as begin:
         return _measured(subject, budget, lambda: begin("timing the model"))
 
 
 def _measured(subject, budget, step):
-    """Measure a `_Subject` and return the `Worth`. ``step`` is called before each of 2 * (_RUNS + _ROUNDS) steps."""
+    """Measure a `_Subject` and return the `Worth`. ``step`` is called before each of 2 * _RUNS + 3 * _ROUNDS steps."""
     with _Host(subject.names, {}) as first:
         subject.run()
     looked_for = f"{_mode.FUNCTIONS} and the modules that call them"
@@ -279,13 +332,15 @@ def _measured(subject, budget, step):
             with _recording() as calls:
                 subject.run_with_convt()
             ours.append(calls)
-        calls = [subject.run_without, subject.run_with_convt]
-        before = subject.without, subject.with_convt
-        seconds = worth.in_turns(calls, budget, _ROUNDS, step=step, before=before)
+        subject.replace(behind)
+        calls = [subject.run_without, subject.run_with_convt, subject.run_without_layers]
+        before = subject.without, subject.with_convt, subject.without_layers
+        *seconds, rest = worth.in_turns(calls, budget, _ROUNDS, step=step, before=before)
     finally:
         subject.finish()
     reasons = subject.report.kept if subject.report is not None else {}
-    return Worth("PyTorch", tuple(_layers(host, ours, fused, reasons)), *seconds, looked_for, _advice(subject, functional))
+    layers = tuple(_layers(host, ours, fused, reasons))
+    return Worth("PyTorch", layers, *seconds, looked_for, _advice(subject, functional), rest)
 
 
 def _advice(subject, functional):
