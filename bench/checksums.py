@@ -12,13 +12,17 @@ import statistics
 import sys
 import time
 
-import torch
-
-import convt.torch
 from convt._run.checksum import checksum
 
-from . import command, layers, models
+from . import command, layers
 from .shared import terminal
+
+with command.packages(__name__):
+    import torch
+
+    import convt.torch
+
+    from . import models
 
 COLUMNS = {  # head -> width
     "layer or model": 16, "weights, KiB": 12, "default ms": 10, "frozen ms": 10, "cost": 6, "checksums us": 12, "share": 6,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection
+import contextlib
+import sys
+from collections.abc import Callable, Collection, Iterator
 
+from . import COMMAND
 from .shared import arguments
 
 # Types and options that convt's command line has, too
@@ -21,6 +24,18 @@ def parser(name: str, description: str, *examples: str, program: str = "", note:
         prog=program, description=description, epilog=f"{note}examples:\n{lines}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
+
+
+@contextlib.contextmanager
+def packages(name: str) -> Iterator[None]:
+    """Turn a missing package inside the block into one line and exit code 1 if the module ``name`` is the running command."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if name != "__main__":
+            raise
+        program = getattr(sys.modules[name].__spec__, "name", COMMAND)
+        sys.exit(f"python -m {program} needs the package {error.name}: pip install {error.name}")
 
 
 def words_of(known: Collection[str]) -> Callable[[str], list[str]]:

@@ -18,12 +18,15 @@ import sys
 import tempfile
 import time
 
-import torch
-
-import convt.torch
-
-from . import command, published
+from . import command
 from .shared import terminal
+
+with command.packages(__name__):
+    import torch
+
+    import convt.torch
+
+    from . import published
 
 nn = torch.nn
 _TRANSPOSED = nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d

@@ -1,14 +1,22 @@
 """convt: transposed convolution (ConvTranspose, deconvolution) on CPUs.
 
-Rooms in the order in which a call passes them:
+    conv_transpose(data, filter, ...)           compute one
+    ConvTranspose(filter, ...)                  an operator that packs its weights once: op(data), op.plan(shape), op.stream()
+    show_config()                               the CPU, threads and backends that convt found
+    config, num_threads, set_num_threads        settings of a block, of the process
+    resolve(...)                                auto_pad and output_shape as explicit pads
+    stream_many(streams, chunks)                several signals in one batch
+    tuning                                      measured choices in a file
+    clear_caches, set_packed_weights_limit      memory
 
-    torch, onnxruntime, dask, onnx, openvino    integrations; `_cli`, the command line
-    _call                                       arguments become a problem; `ConvTranspose`
-    _plan, tuning                               choice of an algorithm, packed weights and plans that are kept
-    algorithms                                  one folder for each: schedule, cost, tables (bind.py), loops, README.md
-    _model                                      the machine: constants, prices, efficiencies
-    _run, _core, kernels                        threads, tasks, memory, instruction sets; SIMD micro-kernels
-    _base                                       problem, padding, activations, checks, errors
+Modules of other libraries, each loaded when it is named:
+
+    convt.torch        accelerate(model), profile, streaming; functions and modules of PyTorch
+    convt.jax          accelerate, patched, profile; functions of jax.lax
+    convt.onnxruntime  InferenceSession
+    convt.onnx         ONNX's operator; convt.openvino: OpenVINO's; convt.dask: dask arrays
+
+``python -m convt --help`` lists commands. ``help(convt.ConvTranspose)`` describes all arguments.
 """
 
 from importlib import import_module as _import

@@ -104,7 +104,7 @@ def _expected(costs):
 
 def _print_plan(found):
     print(f"{_printable(found['name'])}: {found['data']} -> {found['output']}")
-    print(found["explained"])
+    terminal.say(*found["explained"].splitlines(), indent="    ")
     least, rows = min(found["cycles"].values()), []
     columns = ["algorithm", "cycles", "relative", "expected ms"]
     timed = [("measured ms", "milliseconds", "{:.3g}"), ("of limit", "of_limit", "{:.0%}")] if "milliseconds" in found else []
@@ -113,18 +113,17 @@ def _print_plan(found):
         rows.append(cells + [_cell(found[key], name, form) for _, key, form in timed])
     measured = found.get("milliseconds")
     bars = _bars([(measured or found["cycles"]).get(name) for name in sorted(found["cycles"], key=found["cycles"].get)])
-    title = "measured" if measured else "expected"
     rows = [[*row, bar] for row, bar in zip(rows, bars, strict=True)]
     important = "algorithm", "relative", "measured ms", "expected ms", "of limit"
-    terminal.draw("", [*columns, *(name for name, *_ in timed), title.ljust(_BAR)], rows, important)
+    terminal.draw("", [*columns, *(name for name, *_ in timed), "bar".ljust(_BAR)], rows, important)
     if timed:
         limit = found["limit"]
-        print(
+        terminal.say(
             f"hardware limit: {limit['milliseconds']:.3g} ms, from a peak of {limit['gflops']:.0f} GFLOP/s and a copy at "
             f"{limit['copy_gbs']:.1f} GB/s; arrays in the caches, AMX and Winograd can exceed it"
         )
         if found["undecided"]:
-            print(f"the measured times are unreliable, because {found['undecided']}")
+            terminal.say(f"the measured times are unreliable, because {found['undecided']}")
 
 
 _BAR = 20  # characters of the longest bar

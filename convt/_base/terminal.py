@@ -40,6 +40,16 @@ def _width():
     return None
 
 
+def say(*texts, indent=""):
+    """Print each text from a new line, wrapped to the width of the terminal; further lines begin with ``indent``."""
+    import textwrap  # imported here, because few processes need it
+
+    width = _width() or sys.maxsize
+    for each in texts:
+        lines = textwrap.wrap(each, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+        print(*(lines or [""]), sep="\n")
+
+
 def fitting(heads, rows, important, wrapped, width, between=3, around=1):
     """Return the numbers of the columns that fit into ``width`` characters, those that are first in ``important`` first.
 
@@ -68,7 +78,7 @@ def draw(title, heads, rows, important, *, left=None, wrapped=None, style=None):
 
     The columns in ``important`` are kept first. Those in ``left`` (default: the first) are aligned to the left. ``wrapped``
     maps columns that may wrap to their least widths (default: the first, 16). ``style`` maps a row, as {head: cell}, to a style
-    of rich or None.
+    of rich or None. Return the heads of the columns that are printed.
     """
     left, wrapped = left or heads[:1], {heads[0]: 16} if wrapped is None else wrapped
     encoding = sys.stdout.encoding or "utf-8"  # escapes of what it lacks are longer than the text
@@ -80,11 +90,12 @@ def draw(title, heads, rows, important, *, left=None, wrapped=None, style=None):
     else:
         kept = _draw_rich(rich, title, heads, rows, important, left, wrapped, style or (lambda _: None))
     _print_missing(heads, kept)
+    return [heads[n] for n in kept]
 
 
 def _print_missing(heads, kept):
     if missing := [name.strip() for n, name in enumerate(heads) if n not in kept]:
-        print(f"a wider terminal also shows: {', '.join(missing)}")
+        say(f"a wider terminal also shows: {', '.join(missing)}")
 
 
 def _draw_rich(rich, title, heads, rows, important, left, wrapped, style):

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import convt
 from convt._base import terminal
 
 NAME = "/decoder/[bold]up/blocks.0/upsample/\N{GREEK SMALL LETTER ALPHA}/ConvTranspose_output_0_with_a_name_of_many_characters"
@@ -107,3 +108,22 @@ def test_an_error_leaves_no_bar(monkeypatch):
         begin("first")
         raise KeyboardInterrupt
     assert screen.text().endswith("\x1b[2K") and "\x1b[?25h" in screen.text()  # the cursor is shown again
+
+
+def test_text_wraps_at_the_width_of_a_terminal_and_not_in_a_file(monkeypatch, capsys):
+    texts = "  onednn: not available: " + "a reason " * 20, "", "short"
+    monkeypatch.setenv("COLUMNS", "80")
+    terminal.say(*texts, indent="    ")
+    first, second, *others = capsys.readouterr().out.splitlines()
+    assert first.startswith("  onednn: ") and second[:5].strip(" ") and second.startswith("    ") and others[-2:] == ["", "short"]
+    assert max(map(len, [first, second, *others])) <= 80
+    monkeypatch.delenv("COLUMNS")
+    terminal.say(*texts)
+    assert capsys.readouterr().out == "\n".join([texts[0].rstrip(), "", "short", ""])
+
+
+def test_the_configuration_fits_a_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("convt.algorithms.onednn.library.describe", lambda: "not available: " + "because " * 30)
+    convt.show_config()
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80

@@ -339,6 +339,23 @@ def test_an_absent_peer_is_a_note(monkeypatch):
     assert not record.versions
 
 
+def test_quick_without_onednn_compares_with_another_library(monkeypatch):
+    installed = "convt", "onnxruntime", "openvino"
+    monkeypatch.setattr(cli, "present", lambda some, *_: [each for each in some if each.name in installed])
+    for arguments, wanted in (["--quick"], ["convt", "onnxruntime"]), (["--quick", "--peers", "onednn"], ["convt"]):
+        found = cli.present_for(cli.parser().parse_args(arguments), Setting(1), Record({}))
+        assert [each.name for each in found] == wanted
+
+
+@pytest.mark.parametrize("name", ["bench.models", "bench.checksums", "bench.jax_door", "bench.scaling"])
+def test_a_command_without_its_package_says_which(name):
+    package = {"bench.jax_door": "jax", "bench.scaling": "dask"}.get(name, "torch")
+    words = ["x", "--help"] if package == "torch" else ["x"]
+    script = f"import runpy, sys; sys.modules[{package!r}] = None; sys.argv = {words}; "
+    code, _, errors = child(script + f"runpy.run_module({name!r}, run_name='__main__', alter_sys=True)")
+    assert code == 1 and errors.splitlines()[-1].startswith(f"python -m {name} needs the package {package}"), errors
+
+
 @pytest.mark.parametrize("folder", [None, "/nowhere"])
 def test_the_onednn_of_another_environment_is_found_only_there(monkeypatch, folder):
     monkeypatch.delenv(ONEDNN_SYCL, raising=False)

@@ -144,7 +144,7 @@ def test_a_plan_has_a_table(capsys, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)  # all columns are printed without it
     assert cli.main(["plan", LAYER, "--time"]) == 0
     printed = capsys.readouterr().out
-    assert re.search(r"^algorithm +cycles +relative +expected ms +measured ms +of limit +measured *$", printed, re.M)
+    assert re.search(r"^algorithm +cycles +relative +expected ms +measured ms +of limit +bar *$", printed, re.M)
     assert re.search(r"^direct +\S+ +\d\.\d\d( +\d\S*){1,2} +\d+% +#+>? *$", printed, re.M)
     assert re.search(r"^hardware limit: \d\S* ms, from a peak of \d+ GFLOP/s and a copy at \d+\.\d GB/s", printed, re.M)
 

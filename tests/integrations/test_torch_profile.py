@@ -185,11 +185,19 @@ def test_a_script(script, end, code, capsys):
     assert ("ZeroDivisionError" in printed.err) == (code == 1)
 
 
-def test_a_script_as_json(script, capsys):
-    assert cli.main(["--json", *script()]) == 0
+@pytest.mark.parametrize("file", ["-", "out.json"])
+def test_a_script_as_json(script, file, capsys, tmp_path):
+    path = file if file == "-" else str(tmp_path / file)
+    assert cli.main(["--json", path, *script()]) == 0
     printed = capsys.readouterr()
-    up = next(each for each in json.loads(printed.out)["models"] if each["model"].startswith("Up"))
-    assert up["layers"][0]["data"] == [1, 4, 20] and up["calls"] == 2 and printed.err.startswith("script")
+    found = json.loads(printed.out if file == "-" else (tmp_path / file).read_text())
+    up = next(each for each in found["models"] if each["model"].startswith("Up"))
+    assert up["layers"][0]["data"] == [1, 4, 20] and up["calls"] == 2
+    assert (printed.err if file == "-" else printed.out).startswith("script")
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["--json", script()[2]])  # the script stands where the file is expected
+    said = capsys.readouterr().err
+    assert stopped.value.code == 2 and "script.py', wanted a file of JSON, a new file, or -" in said
 
 
 def test_scripts_without_models(tmp_path, capsys):
