@@ -114,7 +114,7 @@ def test_cold_figures_stand_beside_the_warm_ones(tmp_path, capsys, monkeypatch):
 def test_a_run_fits_the_terminal_and_explains_the_columns_that_it_shows(capsys, monkeypatch):
     record = record_of(result_of("convt", 1e-3), result_of("torch", 2e-3))
     record.note("onednn-plain is skipped: libdnnl.so.3: no such file; install it with: pip install onednn-cpu-gomp")
-    for columns, explained in (60, False), (300, True):
+    for columns, explained in (50, False), (300, True):
         monkeypatch.setenv("COLUMNS", str(columns))
         tables.show(record)
         lines = capsys.readouterr().out.splitlines()
