@@ -234,7 +234,7 @@ def _calibrate(options, errors):
 
 
 def _bench(options, _):
-    print(f'{_BENCH} (install with: pip install ".[bench]"); convt-bench --help lists the options')
+    print(f"{_BENCH} (to compare with oneDNN: pip install onednn-cpu-gomp rich); convt-bench --help lists the options")
     return {"command": _BENCH}
 
 
