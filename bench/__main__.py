@@ -101,7 +101,7 @@ def parser() -> argparse.ArgumentParser:
     output = parser.add_argument_group("output")
     add = output.add_argument
     command.add_json(output)
-    add("--report", type=files.folder_argument, metavar="DIR", help="write DIR/index.html with tables, roofline and speedups")
+    add("--report", type=command.folder, metavar="DIR", help="write DIR/index.html with tables, roofline and speedups")
     return parser
 
 

@@ -14,7 +14,7 @@ import time
 
 from convt._run.checksum import checksum
 
-from . import command, layers
+from . import command, layers, tables
 from .shared import terminal
 
 with command.packages(__name__):
@@ -80,7 +80,7 @@ def main(arguments=None):
         parser.error(f"--names: got {sorted(unknown)[0]!r}, wanted some of {', '.join(cases)}")
     rows = []
     with command.printing(asked.json) as write_json:
-        lines = terminal.Lines(COLUMNS, ("layer or model", "cost", "share", "default ms", "frozen ms"), ("layer or model",))
+        lines = tables.Lines(COLUMNS, ("layer or model", "cost", "share", "default ms", "frozen ms"), ("layer or model",))
         with terminal.progress(len(names)) as begin:
             for name in names:
                 begin(name)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Collection, Iterator
+from typing import Any
 
 from . import COMMAND
-from .shared import arguments
+from .shared import arguments, files
 
 # Types and options that convt's command line has, too
-add_json, integer, positive, printing, several = (
-    arguments.add_json, arguments.integer, arguments.positive, arguments.printing, arguments.several
-)  # fmt: skip
+add_json, integer, positive, printing = arguments.add_json, arguments.integer, arguments.positive, arguments.printing
 
 
 def parser(name: str, description: str, *examples: str, program: str = "", note: str = "") -> argparse.ArgumentParser:
@@ -38,9 +38,20 @@ def packages(name: str) -> Iterator[None]:
         sys.exit(f"python -m {program} needs the package {error.name}: pip install {error.name}")
 
 
+def several(parse: Callable[[str], Any]) -> Callable[[str], list]:
+    """Return an argument type for words with commas between, each of the type ``parse``."""
+    return lambda text: [parse(word) for word in text.split(",") if word] or [parse(text)]
+
+
 def words_of(known: Collection[str]) -> Callable[[str], list[str]]:
     """Return an argument type for words with commas between, all in ``known``."""
-    return several(arguments.one_of(known))
+
+    def parse(text: str) -> str:
+        if text not in known:
+            raise argparse.ArgumentTypeError(f"got {text!r}, wanted one of {', '.join(known)}")
+        return text
+
+    return several(parse)
 
 
 def _add(parser, name: str, parse: Callable, meaning: str, default) -> None:
@@ -49,6 +60,14 @@ def _add(parser, name: str, parse: Callable, meaning: str, default) -> None:
     else:
         text, metavar = default, name.upper()
     parser.add_argument(f"--{name}", type=parse, default=default, metavar=metavar, help=f"{meaning} (default: {text})")
+
+
+def folder(text: str) -> str:
+    """Return the name of a folder in which index.html can be written. Missing folders can be made, too."""
+    path = os.path.join(os.path.abspath(text), "index.html")
+    while not os.path.lexists(os.path.dirname(path)):
+        path = os.path.dirname(path)
+    return files.argument(text, path, "folder")
 
 
 def add_layout(parser, default: list[str] | str) -> None:

@@ -37,6 +37,26 @@ COLD_LEGEND = {"cold": "the caches are emptied before each call, so that data an
 STAR_LEGEND = f"other processes used more than {DISTURBED} cores during the measurement, which may have slowed it down."
 
 
+class Lines:
+    """A plain table whose lines are printed as soon as they are known, with the columns that fit.
+
+    ``columns`` maps heads to widths; the columns in ``important`` are kept first, and those in ``left`` aligned to the left.
+    """
+
+    def __init__(self, columns, important, left=()):
+        heads, width = list(columns), terminal.line_width()
+        self._columns = [(width, "<" if name in left else ">") for name, width in columns.items()]
+        full = [["-" * width for width in columns.values()]]
+        self._kept = range(len(heads)) if width is None else terminal.fitting(heads, full, important, {}, width, 2, -2)
+        terminal.print_missing(heads, self._kept)
+        self.print(heads)
+
+    def print(self, cells):
+        """Print a line."""
+        shown = [f"{cells[n]:{self._columns[n][1]}{self._columns[n][0]}}" for n in self._kept]
+        print("  ".join(shown).rstrip(), flush=True)
+
+
 def _share(part: float, whole: float | None) -> str:
     return f"{part / whole:.0%}" if whole else "-"
 

@@ -1,22 +1,13 @@
 """convt: transposed convolution (ConvTranspose, deconvolution) on CPUs.
 
-    conv_transpose(data, filter, ...)           compute one
-    ConvTranspose(filter, ...)                  an operator that packs its weights once: op(data), op.plan(shape), op.stream()
-    show_config()                               the CPU, threads and backends that convt found
-    config, num_threads, set_num_threads        settings of a block, of the process
-    resolve(...)                                auto_pad and output_shape as explicit pads
-    stream_many(streams, chunks)                several signals in one batch
-    tuning                                      measured choices in a file
-    clear_caches, set_packed_weights_limit      memory
+    conv_transpose(data, filter)    compute one; its help describes all arguments
+    ConvTranspose(filter)           an operator that packs its weights once: op(data), op.plan(shape), op.stream()
+    show_config(), config(...)      what convt found, and settings: threads, backend, precision
+    convt.torch, convt.jax          accelerate(model), profile(model), and the functions of these libraries
+    convt.onnxruntime               InferenceSession; convt.onnx, convt.openvino: operators; convt.dask: dask arrays
+    convt.tuning                    measured choices in a file
 
-Modules of other libraries, each loaded when it is named:
-
-    convt.torch        accelerate(model), profile, streaming; functions and modules of PyTorch
-    convt.jax          accelerate, patched, profile; functions of jax.lax
-    convt.onnxruntime  InferenceSession
-    convt.onnx         ONNX's operator; convt.openvino: OpenVINO's; convt.dask: dask arrays
-
-``python -m convt --help`` lists commands. ``help(convt.ConvTranspose)`` describes all arguments.
+Modules of other libraries load when they are named. ``python -m convt --help`` lists commands.
 """
 
 from importlib import import_module as _import

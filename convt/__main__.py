@@ -1,11 +1,5 @@
 """The command line of convt.
 
-    python -m convt                     print the configuration: instruction sets, caches, threads, backends
-    python -m convt plan LAYER          print the algorithm of a layer, the reason, and the cost of the others
-    python -m convt tune LAYER...       measure layers and write a tuning file for CONVT_TUNING
-    python -m convt calibrate           measure this machine and write a machine file for CONVT_COSTS
-    python -m convt bench               print the command of the benchmark
-
 LAYER is JSON, a file with JSON, or an ONNX file. JSON is one layer, a list of layers, or {"layers": list}. A layer is an
 object with the keys Cin and Cout (channels), in (spatial sizes) and k (kernel), and the optional keys N (batch), g (groups),
 s (strides), d (dilations), pb and pe (pads), op (output_padding), name, family and source (text). An ONNX file stands for
@@ -83,7 +77,7 @@ def _timed(layer, op, shape, plan, costs):
         seconds = measure.measure(runs)
     except measure.Undecided as undecided:
         seconds, found["undecided"] = undecided.seconds, str(undecided)
-    limit = limits.limit(plan.problem, get_num_threads())
+    limit = limits.MachineLimits(get_num_threads()).of(plan.problem)
     found["milliseconds"] = {name: each * 1e3 for name, each in seconds.items()}
     found["limit"] = {"milliseconds": limit.seconds * 1e3, "gflops": limit.gflops, "copy_gbs": limit.copy_gbs}
     found["of_limit"] = {name: limit.seconds / each for name, each in seconds.items()}
@@ -263,7 +257,7 @@ def _parser():
     commands = parser.add_subparsers(metavar="info, plan, tune, calibrate or bench")
     _command_parser(commands, "info", _info, "print the configuration (default)", ("", " --json info.json"))
     plan = _command_parser(
-        commands, "plan", _plan, "print the algorithm of a layer and the reason",
+        commands, "plan", _plan, "print the algorithm of a layer, the reason, and the cost of the others",
         (f" '{_EXAMPLE}' --time", f" '{_EXAMPLE}' --layout NCHW --dtype bf16 --json -"),
     )  # fmt: skip
     plan.add_argument("layer", help="JSON, a file with JSON, or an ONNX file; see python -m convt --help")
@@ -273,12 +267,12 @@ def _parser():
     )  # fmt: skip
     plan.add_argument("--time", action="store_true", help="also measure the layer and the hardware limit")
     tune = _command_parser(
-        commands, "tune", _tune, "measure layers and write a tuning file",
+        commands, "tune", _tune, "measure layers and write a tuning file for CONVT_TUNING",
         (f" '{_EXAMPLE}'", f" '{_EXAMPLE}' --out tuning.json --threads 1 --json -"),
     )  # fmt: skip
     tune.add_argument("layers", nargs="+", metavar="layer", help="JSON, a file with JSON, or an ONNX file")
     calibrate = _command_parser(
-        commands, "calibrate", _calibrate, "measure this machine for the cost model; it should be idle",
+        commands, "calibrate", _calibrate, "measure this machine, if idle, and write a machine file for CONVT_COSTS",
         (" --out machine.json", " --best-effort --threads 1 --json -"),
     )  # fmt: skip
     _command_parser(commands, "bench", _bench, "print the command of the benchmark", ("", " --json"))

@@ -157,9 +157,9 @@ def _refuse_open_axes(inputs):
     for name, kind in inputs.items():
         axes = kind.tensor_type.shape.dim if kind.HasField("tensor_type") else ()
         if not all(each.dim_value for each in axes):
-            shape = ", ".join(str(each.dim_value or each.dim_param or "?") for each in axes)
-            sizes = ",".join(str(each.dim_value or "N") for each in axes)
-            raise ValueError(f"input {name}: got no sizes for the open axes of ({shape}), wanted --shape {name}={sizes}")
+            shape, sizes = [each.dim_value or each.dim_param or None for each in axes], [each.dim_value or "N" for each in axes]
+            wanted = f"--shape {name}={','.join(map(str, sizes))}"
+            raise ValueError(f"input {name}: got no sizes for the open axes of {shape}, wanted {wanted}")
 
 
 def _forget_sizes(graph):

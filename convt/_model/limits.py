@@ -58,11 +58,6 @@ class MachineLimits:
         return self.of(problem).seconds
 
 
-def limit(problem, threads):
-    """Measure the machine and return the `Limit` of a problem."""
-    return MachineLimits(threads).of(problem)
-
-
 def bandwidth(threads):
     """Measure the memory bandwidth of a copy: GB/s read and written together, the better of two passes."""
     source = np.ones(COPY_BYTES // 8)

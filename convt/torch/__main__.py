@@ -121,18 +121,11 @@ def report(found, failed):
         )
 
 
-def _budget(text):
-    with contextlib.suppress(ValueError):
-        if 0 <= (value := float(text)) < math.inf:
-            return value
-    raise argparse.ArgumentTypeError(f"got {text!r}, wanted a number >= 0")
-
-
 def main(arguments=None):
     parser = argparse.ArgumentParser(
         prog=_PROGRAM, description=__doc__.split(": ", 1)[1], formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--budget", type=_budget, default=2.0, help="seconds to time each model in both ways (default: 2)")
+    parser.add_argument("--budget", type=_arguments.positive, default=2.0, help="seconds to time each model (default: 2)")
     _arguments.add_json(parser)
     parser.add_argument("script", help="Python file")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")

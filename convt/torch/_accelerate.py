@@ -62,7 +62,7 @@ class Report(NamedTuple):
         named = lambda names: ", ".join(name or "the model itself" for name in names) or "none"  # noqa: E731
         lines, count = [], lambda names: words.count(len(names), "transposed convolution")
         if self.swapped or not self.functional:
-            lines.append(f"convt computes {count(self.swapped)}: {named(self.swapped)}")
+            lines = [f"convt computes {count(self.swapped)}: {named(self.swapped)}"]
         if not (self.swapped or self.kept or self.functional):
             lines.append(f"the model has no module ConvTranspose1d, 2d or 3d; functional=True also serves {_mode.FUNCTIONS}")
         if self.own:
@@ -81,8 +81,7 @@ class Report(NamedTuple):
     def _repr_html_(self) -> str:
         fused = {name: f"fused with {' and '.join(behind)} in inference" for name, behind in self.fused.items()}
         rows = [(name, "convt", fused.get(name, "")) for name in self.swapped]
-        any_call = lambda name: "" if name in self.own else ", if there are any"  # noqa: E731
-        rows += [(name, "convt", f"calls of {_mode.FUNCTIONS}{any_call(name)}") for name in self.functional]
+        rows += [(name, "convt", f"calls of {_mode.FUNCTIONS}") for name in self.functional]
         rows += [(name, "torch", why) for name, why in self.kept.items()]
         return terminal.in_html(("module", "computed by", "note"), rows or [("", "", str(self))])
 

@@ -1,30 +1,14 @@
-"""What acts on each frame of a signal alone, and so may be called chunk by chunk: modules, and functions in forwards."""
+"""The check that the forwards of a session of `streaming` act on each frame of a signal alone."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import torch
 from torch.nn import functional
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.conv import _ConvNd
-from torch.nn.utils.parametrize import ParametrizationList
 
-from .._base import words
 from . import _forward
-from ._accelerate import _join
-from ._mode import has_own_forward
-from ._modules import base_of
 
-_CONVOLUTION = functional.conv_transpose1d
-_nn = torch.nn
-_ELEMENTWISE = (  # of torch.nn: modules that compute each element from itself, and from weights
-    _nn.Identity, _nn.Dropout, _nn.Dropout1d, _nn.AlphaDropout, _nn.FeatureAlphaDropout, _nn.Embedding, _nn.ReLU, _nn.ReLU6,
-    _nn.LeakyReLU, _nn.PReLU, _nn.RReLU, _nn.ELU, _nn.CELU, _nn.SELU, _nn.GELU, _nn.SiLU, _nn.Mish, _nn.Tanh, _nn.Sigmoid,
-    _nn.LogSigmoid, _nn.Hardtanh, _nn.Hardsigmoid, _nn.Hardswish, _nn.Hardshrink, _nn.Softshrink, _nn.Tanhshrink, _nn.Softplus,
-    _nn.Softsign, _nn.Threshold,
-)  # fmt: skip
-# Functions like these modules, what reads sizes, and what computes the weights of torch.nn.utils.weight_norm.
+_CONVOLUTION, _POINTWISE = functional.conv_transpose1d, (torch.conv1d, torch.conv2d, torch.conv3d)
+# Functions that compute each element from itself, that read sizes, and that compute weights of torch.nn.utils.weight_norm.
 _NAMES = """
     abs add sub rsub subtract mul multiply div divide true_divide rdiv truediv rtruediv neg negative pow rpow exp exp2 expm1 log
     log1p sqrt rsqrt square reciprocal sign sin cos tan tanh atan sinh cosh sigmoid logit erf relu relu6 leaky_relu prelu rrelu
@@ -40,105 +24,64 @@ _FUNCTIONS = frozenset(
     for place in _PLACES for name in _NAMES.split() for form in (name, f"{name}_", f"__{name}__") if hasattr(place, form)
 )  # fmt: skip
 _TURNED = {getattr(torch.Tensor, name) for name in ("T", "mT", "H", "mH")}  # attributes with the axes exchanged
-_CHECKED = _nn.Sequential, _BatchNorm  # whose forwards call other modules, or a function that depends on the mode
 _CUTS = {torch.Tensor.__getitem__, torch.Tensor.narrow, torch.narrow}
 _SHOWN = 8  # number of modules that an error names
 
 
-class Place(NamedTuple):
-    """A forward that runs: the name of its module, whether its functions need no check, and its StreamingForward or None."""
-
-    name: str
-    trusted: bool
-    layer: Any = None
-
-
-def examine(model, stateful, framewise):
-    """Return ``(layers, watched, others, left)``: what a session does with each module of a model.
-
-    ``layers`` are the transposed convolutions as ``{name: module}``, ``watched`` the modules whose forward calls functions as
-    ``[(Place, module)]``, ``others`` the modules that may read other frames than their own as ``{name: what they are}``, and
-    ``left`` the outermost modules of the classes ``stateful`` as ``[(name, module)]``.
-    """
-    layers, watched, others, left = {}, [], {}, []
-
-    def look(name, module, above):
-        if isinstance(module, stateful):
-            left.append((name, module))
-            watched.append((Place(name, True), module))
-            return
-        if isinstance(module, ParametrizationList) or any(module is each for each in above):
-            return
-        if base_of(type(module)):
-            layers[name] = module
-        elif isinstance(module, torch.jit.ScriptModule) or module._compiled_call_impl is not None:
-            others[name] = "compiled"
-            return
-        elif isinstance(module, framewise) or _is_pointwise_convolution(module):
-            watched.append((Place(name, True), module))
-        elif has_forward(module) or isinstance(module, _CHECKED):
-            watched.append((Place(name, False), module))
-        elif type(module).forward is not _nn.Module.forward and not isinstance(module, _ELEMENTWISE):
-            kernel = getattr(module, "kernel_size", None)
-            others[name] = type(module).__name__ + (f" with kernel {kernel}" if isinstance(kernel, tuple) else "")
-        for key, child in module._modules.items():
-            if child is not None:
-                look(_join(name, key), child, (*above, module))
-
-    look("", model, ())
-    return layers, watched, others, left
-
-
-def has_forward(module):
-    """Check whether a module has a forward that neither torch nor convt wrote."""
-    return has_own_forward(module) or own_forward(module) is not None
-
-
-def own_forward(module):
-    """Return the forward that a program set on a single module, or None."""
-    forward = vars(module).get("forward")
-    return None if isinstance(forward, _forward.Forward) else forward
-
-
-def _is_pointwise_convolution(module):
-    if has_forward(module) or not isinstance(module, _ConvNd):
+def _is_frame_by_frame(func, arguments, keywords):
+    """Check whether a call of a function computes each frame of its result from the same frame alone."""
+    if func in _FUNCTIONS or (func.__name__ == "__get__" and func.__self__ not in _TURNED):
+        return True
+    values = [*arguments, *[None] * 8]
+    if func is functional.batch_norm:
+        return not (values[5] or keywords.get("training"))
+    if func not in _POINTWISE or keywords:
         return False
-    return {*module.kernel_size, *module.stride} == {1} and not any(module._reversed_padding_repeated_twice)
-
-
-def list_of(others):
-    """Return a text that names modules: ``{name: what it is}``."""
-    named = [f"{name or 'the model itself'} ({what})" for name, what in list(others.items())[:_SHOWN]]
-    more = len(others) - len(named)
-    return ", ".join(named) + (f" and {words.count(more, 'other')}" if more else "")
+    weight, _, stride, padding = values[1:5]  # in the form in which torch.nn's modules pass them
+    return {*weight.shape[2:], *stride} == {1} and (padding in ("same", "valid") or set(padding) == {0})
 
 
 class Watch(torch.overrides.TorchFunctionMode):
     """A mode that checks the functions in the forwards of a session, and gives transposed convolutions to their streams.
 
-    The outermost forward enters it. `places` are the forwards that run. `called` are the layers that the outermost forward has
-    called. `uncut` is the last result of a layer that has outputs that are not final, until the model cuts these off: (name of
-    the layer, tensor, number of final outputs).
+    The outermost forward enters it. `places` are the forwards that run, `found` the functions that may read other frames, by
+    the names of modules, and `called` the layers that the outermost forward has called. `uncut` is the last result of a layer
+    with outputs that are not final, until the model cuts these off: (name of the layer, tensor, number of final outputs).
     """
 
     def __init__(self):
         super().__init__()
-        self.places, self.called, self.uncut = [], set(), None
+        self.places, self.found, self.called, self.uncut = [], {}, set(), None
 
     def call(self, place, forward, arguments, keywords):
-        """Call a forward, and check its functions."""
+        """Call a forward, and check its functions. Raise ValueError if some may read other frames."""
         self.places.append(place)
         try:
             if len(self.places) > 1:
                 return forward(*arguments, **keywords)
             with self:
                 result = forward(*arguments, **keywords)
+            self._refuse(None)
             self.expect_cut()
             return result
+        except Exception as error:
+            self._refuse(error)  # a size may be wrong because of what is found
+            raise
         finally:
             self.places.pop()
             if not self.places:
-                self.called, self.uncut = set(), None
+                self.found, self.called, self.uncut = {}, set(), None
+
+    def _refuse(self, cause):
+        """Raise ValueError for what is `found` in the outermost forward."""
+        named = [f"{name} ({what})" for name, what in self.found.items()]
+        if named and len(self.places) == 1:
+            self.found, more = {}, f", and {len(named) - _SHOWN} more" * (len(named) > _SHOWN)
+            raise ValueError(
+                f"model: got modules that may read other frames, and keep no state: {', '.join(named[:_SHOWN])}{more}; wanted "
+                "modules that act on each frame alone, as chunks would differ from the whole at their borders. Name classes "
+                "that keep a state of their own in stateful, those that act on each frame alone in framewise"
+            ) from cause
 
     def expect_cut(self):
         """Raise ValueError if the model has not cut off the outputs that are not final."""
@@ -151,20 +94,13 @@ class Watch(torch.overrides.TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs, place = kwargs or {}, self.places[-1]
-        if func is _CONVOLUTION and place.layer is not None:
-            return place.layer.intercept(*args, **kwargs)
-        if place.trusted or func in _FUNCTIONS or (func.__name__ == "__get__" and func.__self__ not in _TURNED):
-            return func(*args, **kwargs)
-        if func is functional.batch_norm and not (args[5] if len(args) > 5 else kwargs.get("training")):
-            return func(*args, **kwargs)
-        if func in _CUTS and self._cuts(args[0], result := func(*args, **kwargs)):
-            return result
-        called = torch.overrides.resolve_name(func) or func
-        raise ValueError(
-            f"{place.name or 'the model'}: got a call of {called}, wanted functions that act "
-            "on each frame alone. If this call does, give the class of the module as framewise; if the module keeps a state of "
-            "its own, as stateful"
-        )
+        if func is _CONVOLUTION and hasattr(place, "intercept"):
+            return place.intercept(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if not (place.trusted or _is_frame_by_frame(func, args, kwargs) or (func in _CUTS and self._cuts(args[0], result))):
+            called = torch.overrides.resolve_name(func) or func
+            self.found.setdefault(place.name or "the model itself", f"{type(place._module()).__name__} calls {called}")
+        return result
 
     def _cuts(self, tensor, part):
         """Check whether ``part`` is the whole tensor, or the final outputs of the last layer."""
@@ -179,11 +115,13 @@ class Watch(torch.overrides.TorchFunctionMode):
 
 
 class SessionForward(_forward.Forward):
-    """The forward of a module in a session, which has the forward of the module, and checks its functions."""
+    """The forward of a module in a session: that of the module, with its functions checked unless they are ``trusted``."""
 
-    def __init__(self, module, watch, place):
-        super().__init__(module, watch, place)
-        self.watch, self.place, self.own, self.torch_forward = watch, place, own_forward(module), type(module).forward
+    def __init__(self, module, watch, name, trusted):
+        super().__init__(module, watch, name, trusted)
+        self.watch, self.name, self.trusted, self.torch_forward = watch, name, trusted, type(module).forward
+        own = vars(module).get("forward")
+        self.own = None if isinstance(own, _forward.Forward) else own  # what a program set on this module alone
 
     def __deepcopy__(self, memo):
         raise TypeError("model: got a copy of a model in a session of convt.torch.streaming, wanted it after the session")
@@ -197,4 +135,4 @@ class SessionForward(_forward.Forward):
     def checked(self, module, arguments, keywords):
         """Call the forward that the module has outside of the session."""
         forward = self.own or type(module).forward.__get__(module)
-        return self.watch.call(self.place, forward, arguments, keywords)
+        return self.watch.call(self, forward, arguments, keywords)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import threading
 import time
@@ -133,34 +134,27 @@ def _unchanged(model):
 
 
 class _Rest(TorchFunctionMode):
-    """Transposed convolutions that take no time: a call returns the result of an earlier one with equal shapes.
-
-    As a mode it concerns the functions of torch.nn.functional, as `of` a module the forward of that module.
-    """
+    """A mode in which transposed convolutions take no time: a call returns the result of an earlier one with equal shapes."""
 
     def __init__(self):
         super().__init__()
         self.results = {}
 
     def of(self, module):
-        """Return a forward for a module."""
-        forward, results = type(module).forward.__get__(module), self.results
-
-        def known(input, output_size=None):
-            key = id(module), input.shape, output_size and tuple(output_size)
-            if (result := results.get(key)) is None:
-                results[key] = result = forward(input, output_size)
-            return result
-
-        return known
+        """Return a forward for a module that does the same without the mode."""
+        forward = type(module).forward.__get__(module)
+        return lambda input, *others: self._known((id(module), input.shape, str(others)), forward, input, *others)
 
     def __torch_function__(self, function, types, arguments=(), keywords=None):
         if function not in _functional.RANKS_OF:
             return function(*arguments, **(keywords or {}))
-        key = _signature(*_functional.bind(*arguments, **(keywords or {})))
-        if (result := self.results.get(key)) is None:
-            self.results[key] = result = function(*arguments, **(keywords or {}))
-        return result
+        bound = _functional.bind(*arguments, **(keywords or {}))
+        return self._known(_signature(*bound), function, *bound)
+
+    def _known(self, key, compute, *arguments):
+        if key not in self.results:
+            self.results[key] = compute(*arguments)
+        return self.results[key]
 
 
 class _Subject:
@@ -186,36 +180,26 @@ class _Subject:
             self.report = _accelerate.accelerate(self.model, functional=functional)[1]
             self.forwards = self.found()
         self.serving, self.functional = None if self.modules else _functional.Serving(), functional
-        self.without()
+        self.install()
         with _recording() as calls:
             self.run()
         self.always = any(call.served for call in calls)  # modules of convt's classes, or accelerated ones in a function
 
     def finish(self):
         """Leave the model as it was."""
-        self.without()
+        self.install(self.forwards)
         if self.report is not None:
             _accelerate.restore(self.model)
-        else:
-            self.with_convt()
 
-    def without(self):
+    def install(self, forwards=()):
+        """Give modules these forwards, which are those of convt or `replaced`, or else those of their classes."""
         for attributes, _ in (*self.forwards, *self.replaced):
             attributes.pop("forward", None)
-
-    def with_convt(self):
-        self.without()
-        for attributes, forward in self.forwards:
-            attributes["forward"] = forward
-
-    def without_layers(self):
-        """Let transposed convolutions take no time in `run_without_layers`, and the modules that convt fuses with them."""
-        self.without()
-        for attributes, forward in self.replaced:
+        for attributes, forward in forwards:
             attributes["forward"] = forward
 
     def replace(self, behind):
-        """Make what `without_layers` installs. ``behind`` are the ids of the modules to fuse."""
+        """Make forwards that take no time, for transposed convolutions, and for modules to fuse, whose ids are ``behind``."""
         for module in self.modules:
             if id(module) in behind:
                 self.replaced.append((vars(module), lambda input: input))
@@ -317,24 +301,24 @@ def _measured(subject, budget, step):
     functional = not all(call.by_module for call in first.calls)
     try:
         subject.accelerate(functional)
-        subject.with_convt()
+        subject.install(subject.forwards)
         subject.run_with_convt(), subject.run_with_convt()  # weights are packed at the second call
         fused, host, ours = subject.fused(), [], []
         behind = {id(module): name for name, modules in fused.items() for module in modules}
         for _ in range(_RUNS):
             step()
-            subject.without()
+            subject.install()
             with _Host(subject.names, behind) as recorded:
                 subject.run()
             host.append(recorded)
             step()
-            subject.with_convt()
+            subject.install(subject.forwards)
             with _recording() as calls:
                 subject.run_with_convt()
             ours.append(calls)
         subject.replace(behind)
         calls = [subject.run_without, subject.run_with_convt, subject.run_without_layers]
-        before = subject.without, subject.with_convt, subject.without_layers
+        before = [functools.partial(subject.install, each) for each in ((), subject.forwards, subject.replaced)]
         *seconds, rest = worth.in_turns(calls, budget, _ROUNDS, step=step, before=before)
     finally:
         subject.finish()

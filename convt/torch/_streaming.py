@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.modules.utils import _single
+from torch.nn.utils.parametrize import ParametrizationList
 
 from .._base import check, words
 from .._call.operator import ConvTranspose
 from .._run import config
 from . import _forward, _frames, _weights
-from ._accelerate import _places
+from ._accelerate import _above, _places
 from ._arrays import DTYPES, array, is_plain, tensor_of
 from ._compute import keywords
-from ._functional import aside
+from ._functional import aside, bind
+from ._mode import has_own_forward
 from ._modules import base_of
 
 if TYPE_CHECKING:
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
 
     _Classes: TypeAlias = type[torch.nn.Module] | Sequence[type[torch.nn.Module]]
 
-_NAMES = "input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation"  # torch's arguments
 _TRIMS = "model", "right"
 
 
@@ -36,9 +38,8 @@ class streaming:
 
     Inside the ``with`` block, each call of the model gets the next chunk. Each ConvTranspose1d adds what earlier chunks
     contribute to the outputs of the chunk. The other modules are unchanged, so they must act on each frame alone
-    (activations, convolutions of kernel 1) or keep a state of their own. A model with other modules is refused, and so is a
-    call of a function that may read other frames in a forward that torch did not write. The model may be accelerated or not.
-    After the block it is as before.
+    (activations, convolutions of kernel 1) or keep a state of their own: a call of the model raises an error that names those
+    which may read other frames. The model may be accelerated or not. After the block it is as before.
 
     A subclass of ConvTranspose1d that cuts the result of torch's forward, as causal decoders do, is served too. Weights are
     those of the first call in the block. A model has one session at a time. `state` moves a signal out of it and back, so that
@@ -76,8 +77,8 @@ class streaming:
     TypeError
         ``model`` is not a torch.nn.Module, or ``stateful`` or ``framewise`` not classes.
     ValueError
-        The model has no ConvTranspose1d, or modules that may read other frames than their own, or it is in a session, or
-        ``trim`` is another word. A call that cannot be streamed raises ValueError too.
+        The model has no ConvTranspose1d, or a compiled module, or it is in a session, or ``trim`` is another word. A call that
+        cannot be streamed raises ValueError, too: it names the modules that may read other frames than their own.
 
     Examples
     --------
@@ -96,36 +97,29 @@ class streaming:
     ) -> None:
         if trim is not None:
             check.word("trim", trim, _TRIMS)
-        if not isinstance(model, torch.nn.Module):
-            raise TypeError(f"model: got {type(model).__name__}, wanted a torch.nn.Module")
-        alone = _classes("framewise", framewise)
-        layers, watched, others, left = _frames.examine(model, _classes("stateful", stateful), alone)
-        reasons = {name: why for name, module in layers.items() if (why := _why_not(module))}
-        if reasons.keys() == layers.keys():
-            why = f" ({_frames.list_of(reasons)})" if reasons else ""
-            raise ValueError(f"model: got no ConvTranspose1d to stream, wanted at least one{why}")
-        if others := others | reasons:
-            raise ValueError(
-                f"model: got layers that may read other frames than their own and keep no state: {_frames.list_of(others)}; "
-                "wanted layers that act on each frame alone. Chunks would differ from the whole at their borders. Give classes "
-                "that keep a state of their own as stateful, those that act on each frame alone as framewise"
-            )
-        watch = _frames.Watch()
-        forwards: dict[torch.nn.Module, _frames.SessionForward] = {}
+        trusted, closed = _classes("framewise", framewise), (*_classes("stateful", stateful), ParametrizationList)
+        watch, shut = _frames.Watch(), set()
+        self.kept: dict[str, str] = {}
         self._layers: dict[str, StreamingForward] = {}
-        for name, module in layers.items():
-            if module not in forwards:
-                place = _frames.Place(name, isinstance(module, alone))
-                self._layers[name] = StreamingForward(module, watch, place, self, trim)
-                forwards[module] = self._layers[name]
-        for place, module in watched:
-            if not isinstance(module, torch.jit.ScriptModule):
-                forwards.setdefault(module, _frames.SessionForward(module, watch, place))
-        self._forwards = forwards
-        self.kept: dict[str, str] = {
-            name: f"{type(module).__name__} is stateful" for top, module in left for name, each in _places(module, top)
-            if base_of(type(each))
-        }  # fmt: skip
+        self._forwards: dict[torch.nn.Module, _frames.SessionForward] = {}
+        for name, module in _places(model):
+            if isinstance(module, closed):
+                shut.add(name)
+            inside = not shut.isdisjoint((*_above(name), name))
+            if inside and base_of(type(module)):
+                self.kept[name] = f"{type(module).__name__} is stateful"
+            settings = watch, name, inside or isinstance(module, trusted)
+            if module in self._forwards or (inside and name not in shut):
+                continue
+            if isinstance(module, torch.jit.ScriptModule) or module._compiled_call_impl is not None:
+                if not settings[2]:
+                    raise ValueError(f"{name or 'model'}: got a compiled module, wanted one whose functions can be checked")
+            elif not inside and isinstance(module, torch.nn.ConvTranspose1d) and not isinstance(module, LazyModuleMixin):
+                self._forwards[module] = self._layers[name] = StreamingForward(module, *settings, self, trim)
+            elif type(module).forward is not torch.nn.Module.forward:
+                self._forwards[module] = _frames.SessionForward(module, *settings)
+        if not self._layers:
+            raise ValueError("model: got no ConvTranspose1d to stream, wanted at least one")
         self._undo: contextlib.ExitStack | None = None
         self.finishing = False  # inside `finish`
         self.streamed = tuple(self._layers)
@@ -184,22 +178,12 @@ def _classes(name, value):
     return tuple(classes)
 
 
-def _why_not(module):
-    """Return the reason why a transposed convolution does not stream, or None."""
-    if not isinstance(module, torch.nn.ConvTranspose1d):
-        return f"{type(module).__name__} has several spatial axes"
-    if isinstance(module, torch.nn.modules.lazy.LazyModuleMixin):
-        return "its sizes are unknown before its first call"
-    return None
-
-
 class StreamingForward(_frames.SessionForward):
     """The forward of a ConvTranspose1d in a session, with the stream of the module."""
 
-    def __init__(self, module, watch, place, session, trim):
-        super().__init__(module, watch, place._replace(layer=self))
-        self.session, self.name, self.trim, self.op = session, place.name or "the module", trim, None
-        self.plain = not _frames.has_forward(module)
+    def __init__(self, module, watch, name, trusted, session, trim):
+        super().__init__(module, watch, name or "the module", trusted)
+        self.session, self.trim, self.op, self.plain = session, trim, None, not (self.own or has_own_forward(module))
         self.reset()
 
     def reset(self, waiting=None):
@@ -233,9 +217,9 @@ class StreamingForward(_frames.SessionForward):
     def intercept(self, *arguments, **keywords):
         """Compute a call of torch's conv_transpose1d in the forward of the module."""
         self.taken += 1
-        return self.step(**dict(zip(_NAMES, arguments, strict=False)), **keywords)
+        return self.step(*bind(*arguments, **keywords))
 
-    def step(self, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+    def step(self, input, weight, bias, stride, padding, output_padding, groups, dilation):
         """Return the outputs of a chunk; the arguments are those of torch's conv_transpose1d."""
         watch = self.watch
         checked = watch.places and not watch.places[-1].trusted

@@ -61,18 +61,6 @@ def test_a_file_gets_all_columns(monkeypatch, capsys):
     assert head.split("  ")[0] == "layer" and all(cell in row for cell in ROWS[0])
 
 
-def test_lines_are_printed_with_the_columns_that_fit(monkeypatch, capsys):
-    columns = dict(zip(HEADS, (20, 8, 9, 8, 11, 6, 21, 40), strict=True))
-    for width, shown in (("80", ["layer", "ratio", "winner"]), ("", list(HEADS))):
-        monkeypatch.setenv("COLUMNS", width)
-        lines = terminal.Lines(columns, NEEDED, ("layer",))
-        lines.print(ROWS[0])
-        *missing, head, row = capsys.readouterr().out.splitlines()
-        assert bool(missing) == (width == "80") and all(name in head for name in shown)
-        assert NAME in row and "1.22" in row and "matrix_medium_scatter" in row
-        assert (len(head) <= 80) == (width == "80")
-
-
 def test_a_bar_says_what_is_done_and_the_time_left_and_goes_away(monkeypatch, capsys):
     pytest.importorskip("rich")
     monkeypatch.setenv("TERM", "xterm")

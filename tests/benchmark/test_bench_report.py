@@ -123,6 +123,20 @@ def test_a_run_fits_the_terminal_and_explains_the_columns_that_it_shows(capsys, 
         assert any(line.startswith("speedup: ") for line in lines)
 
 
+def test_lines_are_printed_with_the_columns_that_fit(monkeypatch, capsys):
+    columns = {"layer": 20, "cycles": 8, "before ms": 9, "expected ms": 11, "ratio": 6, "winner": 21, "how": 40}
+    cells = ["up/" * 30, "3.45e+05", "12.345", "11.111", "1.22", "matrix_medium_scatter", "a text"]
+    needed = "layer", "ratio", "winner"
+    for width, shown in (("80", needed), ("", columns)):
+        monkeypatch.setenv("COLUMNS", width)
+        lines = tables.Lines(columns, needed, ("layer",))
+        lines.print(cells)
+        *missing, head, row = capsys.readouterr().out.splitlines()
+        assert bool(missing) == (width == "80") and all(name in head for name in shown)
+        assert cells[0] in row and "1.22" in row and "matrix_medium_scatter" in row
+        assert (len(head) <= 80) == (width == "80")
+
+
 def test_the_summary_is_a_geometric_mean_for_each_peer_and_for_the_best():
     problems = [
         [result_of("convt", 1.0, layer=layer), result_of("torch", a, layer=layer), result_of("openvino", b, layer=layer)]
