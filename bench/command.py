@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from . import COMMAND
-from .shared import arguments, files
+from .shared import arguments, files, words
 
 # Types and options that convt's command line has, too
 add_json, integer, positive, printing = arguments.add_json, arguments.integer, arguments.positive, arguments.printing
@@ -77,7 +77,7 @@ def add_layout(parser, default: list[str] | str) -> None:
 
 def add_dtype(parser, default: list[str]) -> None:
     """Add ``--dtype``. Its results are the short names, which the benchmark uses."""
-    _add(parser, "dtype", arguments.short_dtype, arguments.DTYPE, default)
+    _add(parser, "dtype", lambda text: words.DTYPES[arguments.dtype(text)][0], arguments.DTYPE, default)
 
 
 def add_threads(parser, default: int) -> None:

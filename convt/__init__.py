@@ -2,10 +2,9 @@
 
     conv_transpose(data, filter)    compute one; its help describes all arguments
     ConvTranspose(filter)           an operator that packs its weights once: op(data), op.plan(shape), op.stream()
-    show_config(), config(...)      what convt found, and settings: threads, backend, precision
+    show_config(), config(...)      what convt found, and settings: threads, backend, precision; tuning: measured choices
     convt.torch, convt.jax          accelerate(model), profile(model), and the functions of these libraries
     convt.onnxruntime               InferenceSession; convt.onnx, convt.openvino: operators; convt.dask: dask arrays
-    convt.tuning                    measured choices in a file
 
 Modules of other libraries load when they are named. ``python -m convt --help`` lists commands.
 """

@@ -33,7 +33,7 @@ def _word(known):
     return parse
 
 
-layout, dtype, short_dtype = map(_word, (words.layout, words.dtype, words.short_dtype))
+layout, dtype = map(_word, (words.layout, words.dtype))
 
 
 def integer(text, least=1):

@@ -46,8 +46,7 @@ def say(*texts, indent=""):
 
     width = line_width() or sys.maxsize
     for each in texts:
-        lines = textwrap.wrap(each, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
-        print(*lines, sep="\n")
+        print(*textwrap.wrap(each, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False), sep="\n")
 
 
 def fitting(heads, rows, important, wrapped, width, between=3, around=1):

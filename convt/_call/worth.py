@@ -229,7 +229,7 @@ def planned(operator, shape, limit):
     ``limit`` is a `limits.MachineLimits`.
     """
     problem = operator._attributes.problem(tuple(shape))
-    return choose(operator._plans, problem)[0], limit.seconds(problem)
+    return choose(operator._plans, problem)[0], limit.of(problem).seconds
 
 
 def machine_limit(threads):

@@ -53,10 +53,6 @@ class MachineLimits:
         gflops, copy_gbs = self._gflops[problem.dtype], self._copy_gbs
         return Limit(max(operations(problem) / gflops, bytes_of(problem) / copy_gbs) / 1e9, gflops, copy_gbs)
 
-    def seconds(self, problem):
-        """Return the seconds of the `Limit` of a problem."""
-        return self.of(problem).seconds
-
 
 def bandwidth(threads):
     """Measure the memory bandwidth of a copy: GB/s read and written together, the better of two passes."""

@@ -39,7 +39,7 @@ class Report(NamedTuple):
         Modules in whose forward convt computes calls of ``torch.nn.functional.conv_transpose1d``, ``2d`` and ``3d``: the
         outermost ones, and transposed convolutions that define their own forward.
     own : tuple of str
-        Those of ``functional`` that are transposed convolutions. Others may make no call.
+        Those of ``functional`` that are transposed convolutions.
 
     Examples
     --------

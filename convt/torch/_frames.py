@@ -25,7 +25,6 @@ _FUNCTIONS = frozenset(
 )  # fmt: skip
 _TURNED = {getattr(torch.Tensor, name) for name in ("T", "mT", "H", "mH")}  # attributes with the axes exchanged
 _CUTS = {torch.Tensor.__getitem__, torch.Tensor.narrow, torch.narrow}
-_SHOWN = 8  # number of modules that an error names
 
 
 def _is_frame_by_frame(func, arguments, keywords):
@@ -44,9 +43,9 @@ def _is_frame_by_frame(func, arguments, keywords):
 class Watch(torch.overrides.TorchFunctionMode):
     """A mode that checks the functions in the forwards of a session, and gives transposed convolutions to their streams.
 
-    The outermost forward enters it. `places` are the forwards that run, `found` the functions that may read other frames, by
-    the names of modules, and `called` the layers that the outermost forward has called. `uncut` is the last result of a layer
-    with outputs that are not final, until the model cuts these off: (name of the layer, tensor, number of final outputs).
+    The outermost forward enters it. `places` are the forwards that run, `found` maps modules to functions that may read other
+    frames, `called` are the layers that were called. `uncut` is a result with outputs that are not final, until the model cuts
+    these off: (name of the layer, tensor, number of final outputs).
     """
 
     def __init__(self):
@@ -76,9 +75,9 @@ class Watch(torch.overrides.TorchFunctionMode):
         """Raise ValueError for what is `found` in the outermost forward."""
         named = [f"{name} ({what})" for name, what in self.found.items()]
         if named and len(self.places) == 1:
-            self.found, more = {}, f", and {len(named) - _SHOWN} more" * (len(named) > _SHOWN)
+            self.found, more = {}, f", and {len(named) - 8} more" * (len(named) > 8)
             raise ValueError(
-                f"model: got modules that may read other frames, and keep no state: {', '.join(named[:_SHOWN])}{more}; wanted "
+                f"model: got modules that may read other frames, and keep no state: {', '.join(named[:8])}{more}; wanted "
                 "modules that act on each frame alone, as chunks would differ from the whole at their borders. Name classes "
                 "that keep a state of their own in stateful, those that act on each frame alone in framewise"
             ) from cause
@@ -120,8 +119,8 @@ class SessionForward(_forward.Forward):
     def __init__(self, module, watch, name, trusted):
         super().__init__(module, watch, name, trusted)
         self.watch, self.name, self.trusted, self.torch_forward = watch, name, trusted, type(module).forward
-        own = vars(module).get("forward")
-        self.own = None if isinstance(own, _forward.Forward) else own  # what a program set on this module alone
+        # What a program set on this module alone.
+        self.own = None if isinstance(own := vars(module).get("forward"), _forward.Forward) else own
 
     def __deepcopy__(self, memo):
         raise TypeError("model: got a copy of a model in a session of convt.torch.streaming, wanted it after the session")

@@ -237,8 +237,8 @@ class StreamingForward(_frames.SessionForward):
         data, threads = array(batched), torch.get_num_threads()
         with contextlib.nullcontext() if threads == config.get_num_threads() else config.num_threads(threads):
             result = self._compute(data)
-        result = tensor_of(result) if batched is input else tensor_of(result).squeeze(0)
-        final = input.shape[-1] * _single(stride)[0]
+        result, final = tensor_of(result), input.shape[-1] * _single(stride)[0]
+        result = result if batched is input else result.squeeze(0)
         if checked and self.trim == "model" and result.shape[-1] > final:
             watch.uncut = self.name, result, final
         return result
