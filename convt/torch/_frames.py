@@ -31,13 +31,12 @@ def _is_frame_by_frame(func, arguments, keywords):
     """Check whether a call of a function computes each frame of its result from the same frame alone."""
     if func in _FUNCTIONS or (func.__name__ == "__get__" and func.__self__ not in _TURNED):
         return True
-    values = [*arguments, *[None] * 8]
     if func is functional.batch_norm:
-        return not (values[5] or keywords.get("training"))
-    if func not in _POINTWISE or keywords:
-        return False
-    weight, _, stride, padding = values[1:5]  # in the form in which torch.nn's modules pass them
-    return {*weight.shape[2:], *stride} == {1} and (padding in ("same", "valid") or set(padding) == {0})
+        return not (any(arguments[5:6]) or keywords.get("training"))
+    if func not in _POINTWISE or keywords or len(arguments) < 5 or type(arguments[3]) is not tuple:
+        return False  # torch.nn's modules pass these arguments, and tuples
+    weight, _, stride, padding = arguments[1:5]
+    return {*weight.shape[2:], *stride} == {1} and padding in ("same", "valid", (0,) * len(stride))
 
 
 class Watch(torch.overrides.TorchFunctionMode):

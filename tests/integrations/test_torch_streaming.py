@@ -285,6 +285,9 @@ def test_other_layers_are_refused_by_name_unless_they_are_promised():
         lambda x: x.clone()[..., :-1], lambda x: nn.functional.interpolate(x, scale_factor=2),
         lambda x: x * torch.linspace(0, 1, x.shape[-1]),
         lambda x: nn.functional.batch_norm(x, None, None, training=True),
+        lambda x: nn.functional.batch_norm(x, None, None, None, None, True),
+        lambda x: nn.functional.conv1d(x, nn.Conv1d(8, 8, 1).weight, stride=2),
+        lambda x: nn.functional.conv1d(x, nn.Conv1d(8, 8, 1).weight, None, 1, 1),
     ],
 )  # fmt: skip
 def test_functions_that_may_read_other_frames_are_refused(function):
