@@ -23,6 +23,8 @@ from .rounds import measure
 from .shared import files
 from .worker import Died, Setting, Worker
 
+QUICK_OTHERS = "torch", "onnxruntime", "openvino"
+
 
 def parser() -> argparse.ArgumentParser:
     parser = command.parser(
@@ -34,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
         note=f"`{COMMAND} compare A.json B.json` compares convt in two runs. Exit status 1: slower by more than the noise.\n\n",
     )
     add = parser.add_argument
-    add("--quick", action="store_true", help="ten layers and only oneDNN; takes about a minute")
+    add("--quick", action="store_true", help="ten layers, and only oneDNN or another library; takes about a minute")
 
     which = parser.add_argument_group("layers (default: the built-in table)")
     add = which.add_argument
@@ -99,7 +101,7 @@ def parser() -> argparse.ArgumentParser:
     output = parser.add_argument_group("output")
     add = output.add_argument
     command.add_json(output)
-    add("--report", type=files.folder_argument, metavar="DIR", help="write DIR/index.html with tables, roofline and speedups")
+    add("--report", type=command.folder, metavar="DIR", help="write DIR/index.html with tables, roofline and speedups")
     return parser
 
 
@@ -171,6 +173,16 @@ def present(chosen: list[peers.Peer], setting: Setting, record: Record) -> list[
     return workers
 
 
+def present_for(options: argparse.Namespace, setting: Setting, record: Record) -> list[Worker]:
+    """Return the workers of a run. ``--quick`` without oneDNN compares with the first other library that is installed."""
+    workers = present(chosen_peers(options), setting, record)
+    if options.quick and options.peers is None:
+        for name in QUICK_OTHERS:
+            if len(workers) < 2:
+                workers += present(peers.named([name]), setting, record)
+    return workers
+
+
 def limits_now(workers: list[Worker], setting: Setting, dtypes: Iterable[str]) -> machine.Limits:
     """Measure the peaks of ``dtypes`` and the copy bandwidth. Without convt's worker there are no peaks."""
     convt = next((worker for worker in workers if worker.peer.name == "convt"), None)
@@ -184,9 +196,11 @@ def run(options: argparse.Namespace, problems: list[Problem], budget: float, rec
     with live.progress(len(problems) * len(settings)) as progress:
         for setting in settings:
             with ExitStack() as stack:
-                workers = present(chosen_peers(options), setting, record)
+                progress.begin("starting libraries")
+                workers = present_for(options, setting, record)
                 for worker in workers:
                     stack.callback(worker.close)
+                progress.begin("measuring peaks")
                 best = record.limits[setting] = limits_now(workers, setting, DTYPES)
                 for problem in problems:
                     results = measure(problem, workers, options.rounds, budget, record.note, options.cold)

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import geometric_mean
 
-from . import command, layers, machine, peers
+from . import command, layers, machine, peers, tables
 from .problem import LAYOUTS, MODES, Problem
 from .record import Record
 from .rounds import Result, measure
@@ -101,7 +101,7 @@ def compared(options: argparse.Namespace, problems: list[Problem], record: Recor
         pair = [Worker(peer, setting) for peer in (theirs, peers.PEERS[0])]
         for worker in pair:
             stack.callback(worker.close)
-        lines = terminal.Lines(COLUMNS, ("layer", "ratio", "layout", "own ms", "other ms"), ("layer", "layout", "how"))
+        lines = tables.Lines(COLUMNS, ("layer", "ratio", "layout", "own ms", "other ms"), ("layer", "layout", "how"))
 
         def run(problems: list[Problem], budget: float) -> None:
             with terminal.progress(len(problems)) as begin:

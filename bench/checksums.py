@@ -12,13 +12,17 @@ import statistics
 import sys
 import time
 
-import torch
-
-import convt.torch
 from convt._run.checksum import checksum
 
-from . import command, layers, models
+from . import command, layers, tables
 from .shared import terminal
+
+with command.packages(__name__):
+    import torch
+
+    import convt.torch
+
+    from . import models
 
 COLUMNS = {  # head -> width
     "layer or model": 16, "weights, KiB": 12, "default ms": 10, "frozen ms": 10, "cost": 6, "checksums us": 12, "share": 6,
@@ -76,7 +80,7 @@ def main(arguments=None):
         parser.error(f"--names: got {sorted(unknown)[0]!r}, wanted some of {', '.join(cases)}")
     rows = []
     with command.printing(asked.json) as write_json:
-        lines = terminal.Lines(COLUMNS, ("layer or model", "cost", "share", "default ms", "frozen ms"), ("layer or model",))
+        lines = tables.Lines(COLUMNS, ("layer or model", "cost", "share", "default ms", "frozen ms"), ("layer or model",))
         with terminal.progress(len(names)) as begin:
             for name in names:
                 begin(name)

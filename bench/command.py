@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
 
-from .shared import arguments
+from . import COMMAND
+from .shared import arguments, files, words
 
 # Types and options that convt's command line has, too
-add_json, integer, positive, printing, several = (
-    arguments.add_json, arguments.integer, arguments.positive, arguments.printing, arguments.several
-)  # fmt: skip
+add_json, integer, positive, printing = arguments.add_json, arguments.integer, arguments.positive, arguments.printing
 
 
 def parser(name: str, description: str, *examples: str, program: str = "", note: str = "") -> argparse.ArgumentParser:
@@ -23,9 +26,32 @@ def parser(name: str, description: str, *examples: str, program: str = "", note:
     )  # fmt: skip
 
 
+@contextlib.contextmanager
+def packages(name: str) -> Iterator[None]:
+    """Turn a missing package inside the block into one line and exit code 1 if the module ``name`` is the running command."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if name != "__main__":
+            raise
+        program = getattr(sys.modules[name].__spec__, "name", COMMAND)
+        sys.exit(f"python -m {program} needs the package {error.name}: pip install {error.name}")
+
+
+def several(parse: Callable[[str], Any]) -> Callable[[str], list]:
+    """Return an argument type for words with commas between, each of the type ``parse``."""
+    return lambda text: [parse(word) for word in text.split(",") if word] or [parse(text)]
+
+
 def words_of(known: Collection[str]) -> Callable[[str], list[str]]:
     """Return an argument type for words with commas between, all in ``known``."""
-    return several(arguments.one_of(known))
+
+    def parse(text: str) -> str:
+        if text not in known:
+            raise argparse.ArgumentTypeError(f"got {text!r}, wanted one of {', '.join(known)}")
+        return text
+
+    return several(parse)
 
 
 def _add(parser, name: str, parse: Callable, meaning: str, default) -> None:
@@ -36,6 +62,14 @@ def _add(parser, name: str, parse: Callable, meaning: str, default) -> None:
     parser.add_argument(f"--{name}", type=parse, default=default, metavar=metavar, help=f"{meaning} (default: {text})")
 
 
+def folder(text: str) -> str:
+    """Return the name of a folder in which index.html can be written. Missing folders can be made, too."""
+    path = os.path.join(os.path.abspath(text), "index.html")
+    while not os.path.lexists(os.path.dirname(path)):
+        path = os.path.dirname(path)
+    return files.argument(text, path, "folder")
+
+
 def add_layout(parser, default: list[str] | str) -> None:
     """Add ``--layout``. Several layouts with commas between are permitted if the default is a list."""
     _add(parser, "layout", arguments.layout, arguments.LAYOUT, default)
@@ -43,7 +77,7 @@ def add_layout(parser, default: list[str] | str) -> None:
 
 def add_dtype(parser, default: list[str]) -> None:
     """Add ``--dtype``. Its results are the short names, which the benchmark uses."""
-    _add(parser, "dtype", arguments.short_dtype, arguments.DTYPE, default)
+    _add(parser, "dtype", lambda text: words.DTYPES[arguments.dtype(text)][0], arguments.DTYPE, default)
 
 
 def add_threads(parser, default: int) -> None:

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from statistics import median
 
-from . import command, layers, machine, peers
+from . import command, layers, machine, peers, tables
 from .problem import Problem
 from .shared import terminal
 from .worker import Service, Setting, Worker
@@ -93,7 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
 def measured(chosen: list[layers.Layer]) -> list[dict]:
     """Measure layers with the benchmark and with the libraries' own tools, and print a line for each. Return the rows."""
     columns = {"layer": 18, "library": 20, "bench ms": 9, "own tool ms": 11, "ratio": 6}
-    lines = terminal.Lines(columns, ("layer", "ratio", "library"), ("layer", "library"))
+    lines = tables.Lines(columns, ("layer", "ratio", "library"), ("layer", "library"))
     setting, rows, compared = Setting(machine.cores()), [], [peer for peer in peers.RIVALS if peer.name in TOOLS]
     with terminal.progress(len(compared) * len(chosen)) as begin:
         for peer in compared:

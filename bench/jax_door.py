@@ -104,7 +104,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seconds", type=command.positive, default=0.5, help="time for each program of a layer (default: 0.5)")
     command.add_json(parser)
     options = parser.parse_args(arguments)
-    with command.printing(options.json) as write_json:
+    with command.packages(__name__), command.printing(options.json) as write_json:
         write_json(_show(options))
 
 

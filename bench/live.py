@@ -21,6 +21,9 @@ class _Lines:
     def __init__(self, total: int):
         self._total, self._done = total, 0
 
+    def begin(self, what: str) -> None:
+        """Say what is done before the first problem."""
+
     def step(self, results: list[Result]) -> None:
         self._done += 1
         print(f"[{self._done}/{self._total}] {brief(results)}", file=sys.stderr, flush=True)
@@ -35,9 +38,14 @@ class _Table:
         self._task = self._progress.add_task("", total=total)
         self._problems: list[list[Result]] = []
 
+    def begin(self, what: str) -> None:
+        """Say what is done before the first problem."""
+        self._progress.update(self._task, description=what)
+        self._live.update(self._progress, refresh=True)
+
     def step(self, results: list[Result]) -> None:
         self._problems.append(results)
-        self._progress.update(self._task, advance=1)
+        self._progress.update(self._task, advance=1, description="")
         self._live.update(self._rich.console.Group(self._table(), self._progress), refresh=True)
 
     def _table(self):

@@ -18,12 +18,15 @@ import sys
 import tempfile
 import time
 
-import torch
-
-import convt.torch
-
-from . import command, published
+from . import command, tables
 from .shared import terminal
+
+with command.packages(__name__):
+    import torch
+
+    import convt.torch
+
+    from . import published
 
 nn = torch.nn
 _TRANSPOSED = nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
@@ -332,7 +335,7 @@ def main(arguments=None):
 
 def _measure_all(asked):
     """Measure what is asked for, and print a line for each input size of a model. Return the results."""
-    lines, found = terminal.Lines(_COLUMNS, _IMPORTANT, ("model", "way", "format", "size")), []
+    lines, found = tables.Lines(_COLUMNS, _IMPORTANT, ("model", "way", "format", "size")), []
     steps = [
         (name, way, channels_last)
         for name in asked.models for way in asked.ways if way == "onnxruntime" or name not in ONNX_MODELS

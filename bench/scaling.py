@@ -149,7 +149,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if len(options.channels) != 2:
         parser.error(f"--channels: got {len(options.channels)}, wanted the numbers of in-channels and out-channels")
-    with command.printing(options.json) as write_json:
+    with command.packages(__name__), command.printing(options.json) as write_json:
         write_json(_show(options))
 
 

@@ -26,8 +26,8 @@ LEGEND = {
     "of peak": "GFLOP/s as a share of the measured multiply-add peak. An algorithm with fewer multiplications can exceed 100%.",
     "GB/s": "bytes of data, weights and result, once each, per second.",
     "of limit": """\
-the hardware limit as a share of the measured time. The limit is the larger of two times: bytes / memory bandwidth, and
-operations / peak, where Winograd saves a third of the operations along each axis with phases of several taps. A call
+the hardware limit as a share of the measured time. The limit is the larger of two times: bytes / memory bandwidth, and \
+operations / peak, where Winograd saves a third of the operations along each axis with phases of several taps. A call \
 whose arrays stay in the caches can exceed 100%.""",
     "speedup": "time of the row's library divided by convt's time.",
     "error": "largest error divided by the root mean square of the result.",
@@ -35,6 +35,26 @@ whose arrays stay in the caches can exceed 100%.""",
 }
 COLD_LEGEND = {"cold": "the caches are emptied before each call, so that data and weights come from memory."}
 STAR_LEGEND = f"other processes used more than {DISTURBED} cores during the measurement, which may have slowed it down."
+
+
+class Lines:
+    """A plain table whose lines are printed as soon as they are known, with the columns that fit.
+
+    ``columns`` maps heads to widths; the columns in ``important`` are kept first, and those in ``left`` aligned to the left.
+    """
+
+    def __init__(self, columns, important, left=()):
+        heads, width = list(columns), terminal.line_width()
+        self._columns = [(width, "<" if name in left else ">") for name, width in columns.items()]
+        full = [["-" * width for width in columns.values()]]
+        self._kept = range(len(heads)) if width is None else terminal.fitting(heads, full, important, {}, width, 2, -2)
+        terminal.print_missing(heads, self._kept)
+        self.print(heads)
+
+    def print(self, cells):
+        """Print a line."""
+        shown = [f"{cells[n]:{self._columns[n][1]}{self._columns[n][0]}}" for n in self._kept]
+        print("  ".join(shown).rstrip(), flush=True)
 
 
 def _share(part: float, whole: float | None) -> str:
@@ -82,9 +102,9 @@ def limits_line(limits: Limits) -> str:
     return f"peaks in GFLOP/s: {', '.join(peaks) or 'not measured'}; memory copy {limits.copy_gbs:.0f} GB/s"
 
 
-def draw(title: str, heads: tuple[str, ...], rows: list[list[str]], style: Callable[[dict[str, str]], str | None]) -> None:
-    """Print a table of results. ``style`` maps a row, as {head: cell}, to a style of rich, or to None."""
-    terminal.draw(title, heads, rows, IMPORTANT, left=LEFT, wrapped=WRAPPED, style=style)
+def draw(title: str, heads: tuple[str, ...], rows: list[list[str]], style: Callable[[dict[str, str]], str | None]) -> list[str]:
+    """Print a table of results, and return its heads. ``style`` maps a row, as {head: cell}, to a style of rich, or to None."""
+    return terminal.draw(title, heads, rows, IMPORTANT, left=LEFT, wrapped=WRAPPED, style=style)
 
 
 def _style(cells: dict[str, str]) -> str | None:
@@ -96,21 +116,21 @@ def _style(cells: dict[str, str]) -> str | None:
 
 def show(record: Record) -> None:
     """Print the tables, summaries, legend and notes of a run."""
-    print(", ".join(f"{name} {version}" for name, version in record.versions.items()) or "no library is installed")
+    say, shown = terminal.say, set(COLD_LEGEND)
+    say(", ".join(f"{name} {version}" for name, version in record.versions.items()) or "no library is installed")
     for group, problems in record.groups():
         limits, cold = record.limits[group.setting], was_cold(problems)
         rows = [row(result, rivals, limits, cold) for rivals in problems for result in rivals]
-        draw(f"{group}; {limits_line(limits)}", columns(cold), rows, _style)
-        for line in [*reached(problems, limits), *summary(problems)]:
-            print(line)
+        shown.update(draw(f"{group}; {limits_line(limits)}", columns(cold), rows, _style))
+        say(*reached(problems, limits), *summary(problems))
     if record.results:
         print()
         for name, meaning in legend(was_cold([record.results])).items():
-            print(f"{name}: {meaning}")
+            if name in shown:
+                say(f"{name}: {meaning}")
     if any(result.disturbed for result in record.results):
-        print(f"* {STAR_LEGEND}")
-    for note in record.notes:
-        print(f"note: {note}")
+        say(f"* {STAR_LEGEND}")
+    say(*(f"note: {note}" for note in record.notes))
 
 
 def legend(cold: bool) -> dict[str, str]:

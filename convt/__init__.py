@@ -1,14 +1,12 @@
 """convt: transposed convolution (ConvTranspose, deconvolution) on CPUs.
 
-Rooms in the order in which a call passes them:
+    conv_transpose(data, filter)    compute one; its help describes all arguments
+    ConvTranspose(filter)           an operator that packs its weights once: op(data), op.plan(shape), op.stream()
+    show_config(), config(...)      what convt found, and settings: threads, backend, precision; tuning: measured choices
+    convt.torch, convt.jax          accelerate(model), profile(model), and the functions of these libraries
+    convt.onnxruntime               InferenceSession; convt.onnx, convt.openvino: operators; convt.dask: dask arrays
 
-    torch, onnxruntime, dask, onnx, openvino    integrations; `_cli`, the command line
-    _call                                       arguments become a problem; `ConvTranspose`
-    _plan, tuning                               choice of an algorithm, packed weights and plans that are kept
-    algorithms                                  one folder for each: schedule, cost, tables (bind.py), loops, README.md
-    _model                                      the machine: constants, prices, efficiencies
-    _run, _core, kernels                        threads, tasks, memory, instruction sets; SIMD micro-kernels
-    _base                                       problem, padding, activations, checks, errors
+Modules of other libraries load when they are named. ``python -m convt --help`` lists commands.
 """
 
 from importlib import import_module as _import
@@ -60,11 +58,12 @@ __all__ = [
     "tuning",
 ]
 
-_LAZY = ("dask", "onnx", "onnxruntime", "openvino", "torch")  # submodules imported at their first use
+_LAZY = ("dask", "jax", "onnx", "onnxruntime", "openvino", "torch")  # submodules imported at their first use
 
 
 if TYPE_CHECKING:
     from . import dask as dask
+    from . import jax as jax
     from . import onnx as onnx
     from . import onnxruntime as onnxruntime
     from . import openvino as openvino

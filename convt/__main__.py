@@ -1,11 +1,5 @@
 """The command line of convt.
 
-    python -m convt                     print the configuration: instruction sets, caches, threads, backends
-    python -m convt plan LAYER          print the algorithm of a layer, the reason, and the cost of the others
-    python -m convt tune LAYER...       measure layers and write a tuning file for CONVT_TUNING
-    python -m convt calibrate           measure this machine and write a machine file for CONVT_COSTS
-    python -m convt bench               print the command of the benchmark
-
 LAYER is JSON, a file with JSON, or an ONNX file. JSON is one layer, a list of layers, or {"layers": list}. A layer is an
 object with the keys Cin and Cout (channels), in (spatial sizes) and k (kernel), and the optional keys N (batch), g (groups),
 s (strides), d (dilations), pb and pe (pads), op (output_padding), name, family and source (text). An ONNX file stands for
@@ -83,7 +77,7 @@ def _timed(layer, op, shape, plan, costs):
         seconds = measure.measure(runs)
     except measure.Undecided as undecided:
         seconds, found["undecided"] = undecided.seconds, str(undecided)
-    limit = limits.limit(plan.problem, get_num_threads())
+    limit = limits.MachineLimits(get_num_threads()).of(plan.problem)
     found["milliseconds"] = {name: each * 1e3 for name, each in seconds.items()}
     found["limit"] = {"milliseconds": limit.seconds * 1e3, "gflops": limit.gflops, "copy_gbs": limit.copy_gbs}
     found["of_limit"] = {name: limit.seconds / each for name, each in seconds.items()}
@@ -96,16 +90,15 @@ def _printable(name):
 
 
 def _expected(costs):
-    """Return the expected milliseconds of each algorithm from cycles, threads and clock; {} if the clock is unknown."""
-    clock, few = limits.clock(), machine.current().limits.single_thread_cycles
-    if clock is None:
-        return {}
-    return {name: 1e3 * cost / clock / (1 if cost < few else get_num_threads()) for name, cost in costs.items()}
+    """Return the expected milliseconds of each algorithm from cycles, threads, and the clock of the machine file."""
+    here = machine.current()
+    clock, few = here.constants.clock * 1e6, here.limits.single_thread_cycles  # cycles per millisecond
+    return {name: cost / clock / (1 if cost < few else get_num_threads()) for name, cost in costs.items()}
 
 
 def _print_plan(found):
     print(f"{_printable(found['name'])}: {found['data']} -> {found['output']}")
-    print(found["explained"])
+    terminal.say(*found["explained"].splitlines(), indent="    ")
     least, rows = min(found["cycles"].values()), []
     columns = ["algorithm", "cycles", "relative", "expected ms"]
     timed = [("measured ms", "milliseconds", "{:.3g}"), ("of limit", "of_limit", "{:.0%}")] if "milliseconds" in found else []
@@ -114,18 +107,17 @@ def _print_plan(found):
         rows.append(cells + [_cell(found[key], name, form) for _, key, form in timed])
     measured = found.get("milliseconds")
     bars = _bars([(measured or found["cycles"]).get(name) for name in sorted(found["cycles"], key=found["cycles"].get)])
-    title = "measured" if measured else "expected"
     rows = [[*row, bar] for row, bar in zip(rows, bars, strict=True)]
     important = "algorithm", "relative", "measured ms", "expected ms", "of limit"
-    terminal.draw("", [*columns, *(name for name, *_ in timed), title.ljust(_BAR)], rows, important)
+    terminal.draw("", [*columns, *(name for name, *_ in timed), "bar".ljust(_BAR)], rows, important)
     if timed:
         limit = found["limit"]
-        print(
+        terminal.say(
             f"hardware limit: {limit['milliseconds']:.3g} ms, from a peak of {limit['gflops']:.0f} GFLOP/s and a copy at "
             f"{limit['copy_gbs']:.1f} GB/s; arrays in the caches, AMX and Winograd can exceed it"
         )
         if found["undecided"]:
-            print(f"the measured times are unreliable, because {found['undecided']}")
+            terminal.say(f"the measured times are unreliable, because {found['undecided']}")
 
 
 _BAR = 20  # characters of the longest bar
@@ -236,7 +228,7 @@ def _calibrate(options, errors):
 
 
 def _bench(options, _):
-    print(f'{_BENCH} (install with: pip install ".[bench]"); convt-bench --help lists the options')
+    print(f"{_BENCH} (to compare with oneDNN: pip install onednn-cpu-gomp rich); convt-bench --help lists the options")
     return {"command": _BENCH}
 
 
@@ -265,7 +257,7 @@ def _parser():
     commands = parser.add_subparsers(metavar="info, plan, tune, calibrate or bench")
     _command_parser(commands, "info", _info, "print the configuration (default)", ("", " --json info.json"))
     plan = _command_parser(
-        commands, "plan", _plan, "print the algorithm of a layer and the reason",
+        commands, "plan", _plan, "print the algorithm of a layer, the reason, and the cost of the others",
         (f" '{_EXAMPLE}' --time", f" '{_EXAMPLE}' --layout NCHW --dtype bf16 --json -"),
     )  # fmt: skip
     plan.add_argument("layer", help="JSON, a file with JSON, or an ONNX file; see python -m convt --help")
@@ -275,12 +267,12 @@ def _parser():
     )  # fmt: skip
     plan.add_argument("--time", action="store_true", help="also measure the layer and the hardware limit")
     tune = _command_parser(
-        commands, "tune", _tune, "measure layers and write a tuning file",
+        commands, "tune", _tune, "measure layers and write a tuning file for CONVT_TUNING",
         (f" '{_EXAMPLE}'", f" '{_EXAMPLE}' --out tuning.json --threads 1 --json -"),
     )  # fmt: skip
     tune.add_argument("layers", nargs="+", metavar="layer", help="JSON, a file with JSON, or an ONNX file")
     calibrate = _command_parser(
-        commands, "calibrate", _calibrate, "measure this machine for the cost model; it should be idle",
+        commands, "calibrate", _calibrate, "measure this machine, if idle, and write a machine file for CONVT_COSTS",
         (" --out machine.json", " --best-effort --threads 1 --json -"),
     )  # fmt: skip
     _command_parser(commands, "bench", _bench, "print the command of the benchmark", ("", " --json"))

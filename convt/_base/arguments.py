@@ -33,27 +33,7 @@ def _word(known):
     return parse
 
 
-layout, dtype, short_dtype = map(_word, (words.layout, words.dtype, words.short_dtype))
-
-
-def one_of(known):
-    """Return a type for one of the words ``known``."""
-
-    def parse(text):
-        if text not in known:
-            raise _error(text, f"one of {', '.join(known)}")
-        return text
-
-    return parse
-
-
-def several(parse):
-    """Return a type for words with commas between, each of the type ``parse``. The result is a list."""
-
-    def parse_all(text):
-        return [parse(word) for word in text.split(",") if word] or [parse(text)]
-
-    return parse_all
+layout, dtype = map(_word, (words.layout, words.dtype))
 
 
 def integer(text, least=1):

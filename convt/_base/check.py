@@ -1,6 +1,7 @@
 """Checks of arguments. Every error message has the form "argument: got X, wanted Y"."""
 
 import contextlib
+import difflib
 import numbers
 import operator
 import sys
@@ -76,6 +77,17 @@ def word(name, value, allowed, shown=None):
     if value not in allowed:
         raise ValueError(f"{name}: got {value!r}, wanted one of {', '.join(shown or allowed)}")
     return value
+
+
+_SYNONYMS = {"pads": "pads_begin and pads_end", "padding": "pads_begin and pads_end, or auto_pad"}  # of other libraries
+
+
+def keywords(given, known):
+    """Raise TypeError if a caller gave keywords that a function does not have."""
+    for name in given:
+        near = difflib.get_close_matches(name.lower(), (*known, *_SYNONYMS), 1, 0.7)
+        hint = f", which probably means {_SYNONYMS.get(near[0], near[0])}" if near else ""
+        raise TypeError(f"got the unknown argument {name}{hint}; wanted only {', '.join(known)}")
 
 
 def array(name, value):

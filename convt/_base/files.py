@@ -37,24 +37,12 @@ def is_replaced(path):
     return status is None or (stat.S_ISREG(status.st_mode) and _stream(status) is None)
 
 
-def argument(text):
-    """Return the name of a file that can be written, for argparse, so that a wrong one is refused before a measurement."""
-    return _argument(text, text, "file")
-
-
-def folder_argument(text):
-    """Return the name of a folder in which index.html can be written, for argparse. Missing folders can be made, too."""
-    path = os.path.join(os.path.abspath(text), "index.html")
-    while not os.path.lexists(os.path.dirname(path)):
-        path = os.path.dirname(path)
-    return _argument(text, path, "folder")
-
-
-def _argument(text, path, what):
+def argument(text, path=None, what="file"):
+    """Return the name of a ``what`` that can be written, if necessary by ``path``, so that argparse refuses a wrong one."""
     import argparse  # imported here, because it is slow to load
 
     try:
-        check(path)
+        check(path or text)
     except (OSError, ValueError) as error:  # ValueError: a null character
         why = error.strerror if isinstance(error, OSError) else error
         raise argparse.ArgumentTypeError(f"got {text!r}, wanted a {what} that can be written ({why})") from None

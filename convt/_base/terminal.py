@@ -33,11 +33,20 @@ def rich_to_redraw():
     return None if os.environ.get("TERM") in ("dumb", "unknown") else rich_on(sys.stderr)
 
 
-def _width():
+def line_width():
     """Return the width of plain text: that of COLUMNS or the terminal, and None for a file, whose lines may be long."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
         return shutil.get_terminal_size().columns
     return None
+
+
+def say(*texts, indent=""):
+    """Print each text from a new line, wrapped to the width of the terminal; further lines begin with ``indent``."""
+    import textwrap  # imported here, because few processes need it
+
+    width = line_width() or sys.maxsize
+    for each in texts:
+        print(*textwrap.wrap(each, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False), sep="\n")
 
 
 def fitting(heads, rows, important, wrapped, width, between=3, around=1):
@@ -68,28 +77,29 @@ def draw(title, heads, rows, important, *, left=None, wrapped=None, style=None):
 
     The columns in ``important`` are kept first. Those in ``left`` (default: the first) are aligned to the left. ``wrapped``
     maps columns that may wrap to their least widths (default: the first, 16). ``style`` maps a row, as {head: cell}, to a style
-    of rich or None.
+    of rich or None. Return the heads of the columns that are printed.
     """
     left, wrapped = left or heads[:1], {heads[0]: 16} if wrapped is None else wrapped
     encoding = sys.stdout.encoding or "utf-8"  # escapes of what it lacks are longer than the text
     rows = [[cell.encode(encoding, "backslashreplace").decode(encoding) for cell in cells] for cells in rows]
     rich = rich_on(sys.stdout)
     if rich is None:
-        drawn, kept = text(heads, rows, important, left, wrapped, _width())
+        drawn, kept = text(heads, rows, important, left, wrapped, line_width())
         print(f"\n{title}\n{drawn}" if title else drawn)
     else:
         kept = _draw_rich(rich, title, heads, rows, important, left, wrapped, style or (lambda _: None))
-    _print_missing(heads, kept)
+    print_missing(heads, kept)
+    return [heads[n] for n in kept]
 
 
-def _print_missing(heads, kept):
+def print_missing(heads, kept):
     if missing := [name.strip() for n, name in enumerate(heads) if n not in kept]:
-        print(f"a wider terminal also shows: {', '.join(missing)}")
+        say(f"a wider terminal also shows: {', '.join(missing)}")
 
 
 def _draw_rich(rich, title, heads, rows, important, left, wrapped, style):
     # Brackets in a message or a name are text. Without a height, rich takes the width of a dumb terminal as 80.
-    console = rich.console.Console(width=_width(), height=25, markup=False)
+    console = rich.console.Console(width=line_width(), height=25, markup=False)
     kept = fitting(heads, rows, important, wrapped, console.width)
     table = rich.table.Table(title=title or None, title_justify="left")
     add_columns(table, [heads[n] for n in kept], left, wrapped)
@@ -128,26 +138,6 @@ def in_html(columns, rows, caption=""):
     body = "".join(f"<tr>{escape(row, 'td')}</tr>" for row in rows)
     title = f"<caption>{html.escape(caption)}</caption>" if caption else ""
     return f"<table>{title}{head}<tbody>{body}</tbody></table>"
-
-
-class Lines:
-    """A plain table whose lines are printed as soon as they are known, with the columns that fit.
-
-    ``columns`` maps heads to widths; the columns in ``important`` are kept first, and those in ``left`` aligned to the left.
-    """
-
-    def __init__(self, columns, important, left=()):
-        heads, width = list(columns), _width()
-        self._columns = [(width, "<" if name in left else ">") for name, width in columns.items()]
-        full = [["-" * width for width in columns.values()]]
-        self._kept = range(len(heads)) if width is None else fitting(heads, full, important, {}, width, 2, -2)
-        _print_missing(heads, self._kept)
-        self.print(heads)
-
-    def print(self, cells):
-        """Print a line."""
-        shown = [f"{cells[n]:{self._columns[n][1]}{self._columns[n][0]}}" for n in self._kept]
-        print("  ".join(shown).rstrip(), flush=True)
 
 
 def bar(rich):

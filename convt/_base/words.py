@@ -34,11 +34,6 @@ def dtype(text):
     raise ValueError(f"got {text!r}, wanted {_listed(DTYPES)}")
 
 
-def short_dtype(text):
-    """Return the short name of a dtype for any of its names. Raise ValueError for other text."""
-    return DTYPES[dtype(text)][0]
-
-
 def _listed(synonyms):
     """Return the words of ``{name: synonyms}`` as text for an error."""
     return " or ".join(f"{name} ({', '.join(others)})" for name, others in synonyms.items())

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import SupportsIndex
 
     from numpy.typing import NDArray
-    from typing_extensions import Unpack
+    from typing_extensions import Never, Unpack
 
     from .._base.typing import Array, AutoPad, CallKeywords, DType, Integers, Out
 
@@ -155,12 +155,13 @@ def filter_view(filter, filter_format, groups):
 def parse(
     filter, bias, dialect=padding.CORE, *, strides=1, pads_begin=0, pads_end=0, dilations=1, auto_pad=None,
     output_padding=0, output_shape=None, groups=1, data_format="NXC", filter_format="XIO", activation=None,
-    backend="auto", algorithm="auto", precision=None,
+    backend="auto", algorithm="auto", precision=None, **unknown,
 ):  # fmt: skip
     """Validate all arguments except the data.
 
     Return ``(Attributes, filter view (groups, ci, co, *kernel), bias or None)``.
     """
+    check.keywords(unknown, _NAMES)
     check.word("data_format", data_format, words.DATA_FORMATS)
     check.word("filter_format", filter_format, FILTER_FORMATS)
     check.word("backend", backend, BACKENDS)
@@ -291,7 +292,7 @@ def conv_transpose(
 def conv_transpose(
     data, filter, bias=None, *, strides=1, pads_begin=0, pads_end=0, dilations=1, auto_pad=None, output_padding=0,
     output_shape=None, groups=1, data_format="NXC", filter_format="XIO", activation=None, out=None, backend="auto",
-    algorithm="auto", precision=None, add=None,
+    algorithm="auto", precision=None, add=None, **unknown,
 ):  # fmt: skip
     """Compute the transposed convolution of ``data`` with ``filter``.
 
@@ -403,6 +404,8 @@ def conv_transpose(
     >>> convt.conv_transpose(x, w, strides=2).ravel().tolist()
     [1.0, 10.0, 102.0, 20.0, 203.0, 30.0, 300.0]
     """
+    if unknown:
+        check.keywords(unknown, (*_NAMES, "out", "add"))
     values = (
         strides, pads_begin, pads_end, dilations, auto_pad, output_padding, output_shape, groups, data_format, filter_format,
         activation, backend, algorithm, precision,
@@ -488,7 +491,7 @@ def clear_caches() -> None:
 def resolve(
     in_sizes: Sequence[SupportsIndex] | NDArray[np.integer[Any]], kernel: Sequence[SupportsIndex] | NDArray[np.integer[Any]], *,
     strides: Integers = 1, pads_begin: Integers = 0, pads_end: Integers = 0, dilations: Integers = 1, auto_pad: AutoPad = None,
-    output_padding: Integers = 0, output_shape: Integers | None = None,
+    output_padding: Integers = 0, output_shape: Integers | None = None, **unknown: Never,
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:  # fmt: skip
     """Convert auto_pad and output_shape into explicit pads, by the rules of oneDNN Graph's ConvTranspose-1.
 
@@ -518,6 +521,7 @@ def resolve(
     >>> convt.resolve((32, 32), (3, 3), strides=2, auto_pad="same_upper")
     ((0, 0), (1, 1), (64, 64))
     """
+    check.keywords(unknown, _NAMES[:7])
     if not hasattr(kernel, "__len__") or isinstance(kernel, str):
         raise TypeError(f"kernel: got {type(kernel).__name__}, wanted one integer per spatial axis")
     rank = len(kernel)

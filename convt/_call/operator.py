@@ -73,13 +73,13 @@ class ConvTranspose(Generic[DType]):
     def __init__(
         self, filter, bias=None, *, strides=1, pads_begin=0, pads_end=0, dilations=1, auto_pad=None, output_padding=0,
         output_shape=None, groups=1, data_format="NXC", filter_format="XIO", activation=None, backend="auto",
-        algorithm="auto", precision=None,
+        algorithm="auto", precision=None, **unknown,
     ):  # fmt: skip
         attributes, view, bias = api.parse(
             filter, bias, padding.CORE, strides=strides, pads_begin=pads_begin, pads_end=pads_end, dilations=dilations,
             auto_pad=auto_pad, output_padding=output_padding, output_shape=output_shape, groups=groups,
             data_format=data_format, filter_format=filter_format, activation=activation, backend=backend,
-            algorithm=algorithm, precision=precision,
+            algorithm=algorithm, precision=precision, **unknown,
         )  # fmt: skip
         self._set(attributes, view.copy(order="K"), None if bias is None else bias.copy())
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from .. import _core, tuning
-from .._base import check
+from .._base import check, terminal
 from .._base.problem import ITEMSIZE
 from .._plan import keep
 from .._run import config as _config
@@ -89,9 +89,9 @@ def show_config(mode="print"):
         if isinstance(value, dict):
             print(f"{key}:")
             for name, item in value.items():
-                print(f"  {name}: {_text(item)}")
+                terminal.say(f"  {name}: {_text(item)}", indent="    ")
         else:
-            print(f"{key}: {_text(value)}")
+            terminal.say(f"{key}: {_text(value)}", indent="  ")
     return None
 
 

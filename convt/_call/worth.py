@@ -68,6 +68,8 @@ class Worth(NamedTuple):
         What a measurement looks for, which is said if it finds no layer.
     advice : str
         How to use convt for it.
+    rest_seconds : float
+        Seconds of the whole if its transposed convolutions take no time. NaN if unknown: `share` then comes from ``layers``.
 
     Examples
     --------
@@ -90,10 +92,13 @@ class Worth(NamedTuple):
     convt_seconds: float
     looked_for: str = "transposed convolutions"
     advice: str = ""
+    rest_seconds: float = math.nan
 
     @property
     def share(self) -> float:
         """The share of transposed convolution in the host's time, from 0 to 1."""
+        if self.rest_seconds >= 0:  # not NaN
+            return max(1 - self.rest_seconds / self.host_seconds, 0.0)
         known = [layer.host_seconds for layer in self.layers if layer.host_seconds >= 0]  # not NaN
         return min(sum(known) / self.host_seconds, 1.0) if known else 0.0
 
@@ -224,7 +229,7 @@ def planned(operator, shape, limit):
     ``limit`` is a `limits.MachineLimits`.
     """
     problem = operator._attributes.problem(tuple(shape))
-    return choose(operator._plans, problem)[0], limit.seconds(problem)
+    return choose(operator._plans, problem)[0], limit.of(problem).seconds
 
 
 def machine_limit(threads):

@@ -121,6 +121,8 @@ def _of_model(path, shapes):
     nodes = [node for node in model.graph.node if node.op_type == "ConvTranspose" and node.domain in _STANDARD]
     if not nodes:
         raise ValueError(f"layer: got {path!r}, wanted a model with a ConvTranspose node in its main graph")
+    if any(0 in known.get(node.input[0], (0, ()))[1] for node in nodes if node.input):
+        _refuse_open_axes(inputs)
     names = [node.name or next(iter(node.output), f"node {n}") for n, node in enumerate(nodes, 1)]
     return [_attempt(name, _of_node, onnx, node, name, known, opset) for name, node in zip(names, nodes, strict=True)]
 
@@ -148,6 +150,16 @@ def _fill_in(name, kind, sizes):
     for dim, size in zip(dims, sizes, strict=True):
         dim.dim_value = size
     return changed
+
+
+def _refuse_open_axes(inputs):
+    """Raise ValueError if an input of a model has axes of unknown size. ``inputs`` maps names to onnx types."""
+    for name, kind in inputs.items():
+        axes = kind.tensor_type.shape.dim if kind.HasField("tensor_type") else ()
+        if not all(each.dim_value for each in axes):
+            shape, sizes = [each.dim_value or each.dim_param or None for each in axes], [each.dim_value or "N" for each in axes]
+            wanted = f"--shape {name}={','.join(map(str, sizes))}"
+            raise ValueError(f"input {name}: got no sizes for the open axes of {shape}, wanted {wanted}")
 
 
 def _forget_sizes(graph):

@@ -4,10 +4,8 @@ The benchmark (`bench`) has its own code for the same limit, because its main pr
 """
 
 import math
-import re
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -55,15 +53,6 @@ class MachineLimits:
         gflops, copy_gbs = self._gflops[problem.dtype], self._copy_gbs
         return Limit(max(operations(problem) / gflops, bytes_of(problem) / copy_gbs) / 1e9, gflops, copy_gbs)
 
-    def seconds(self, problem):
-        """Return the seconds of the `Limit` of a problem."""
-        return self.of(problem).seconds
-
-
-def limit(problem, threads):
-    """Measure the machine and return the `Limit` of a problem."""
-    return MachineLimits(threads).of(problem)
-
 
 def bandwidth(threads):
     """Measure the memory bandwidth of a copy: GB/s read and written together, the better of two passes."""
@@ -76,12 +65,3 @@ def bandwidth(threads):
             list(pool.map(np.copyto, *parts))
             best = min(best, time.perf_counter() - start)
     return 2 * COPY_BYTES / best / 1e9
-
-
-def clock():
-    """Return the clock in cycles per second from /proc/cpuinfo, or None where it has no clock."""
-    try:
-        found = re.findall(r"^cpu MHz\s*:\s*([\d.]+)", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
-    except OSError:
-        return None
-    return max(map(float, found)) * 1e6 if found else None

@@ -10,6 +10,7 @@ invalid arguments), with torch's results and errors.
     _accelerate     whole models: accelerate, refresh, restore
     _profile        what convt changes in a whole model; `__main__` measures the models of a script
     _streaming      models that compute a signal chunk by chunk
+    _frames         which modules and functions may be called chunk by chunk, and the check of forwards in a session
     _forward        objects that replace the forward of a module
     _fuse           fusion of batch norms and activations with the transposed convolution before them in a Sequential
     _modules        modules of torch.nn with convt's forward

@@ -3,12 +3,11 @@
 The script runs as ``__main__`` with its arguments, unchanged and without convt's help. Each module of PyTorch that it calls,
 and that is not called by another module, is noted with the arguments of the last call. When the script ends, each of these
 models is measured as `convt.torch.profile` measures it. The last line weighs the models by the time that the script spent in
-them.
+them. With ``--json -``, what the script prints goes to standard error.
 """
 
 import argparse
 import contextlib
-import json
 import math
 import runpy
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from .._base import arguments as _arguments
 from .._call.worth import percent, times
 from . import profile
 
@@ -121,37 +121,29 @@ def report(found, failed):
         )
 
 
-def _budget(text):
-    with contextlib.suppress(ValueError):
-        if 0 <= (value := float(text)) < math.inf:
-            return value
-    raise argparse.ArgumentTypeError(f"got {text!r}, wanted a number >= 0")
-
-
 def main(arguments=None):
     parser = argparse.ArgumentParser(
         prog=_PROGRAM, description=__doc__.split(": ", 1)[1], formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--budget", type=_budget, default=2.0, help="seconds to time each model in both ways (default: 2)")
-    parser.add_argument("--json", action="store_true", help="print the results as JSON; the script prints on standard error")
+    parser.add_argument("--budget", type=_arguments.positive, default=2.0, help="seconds to time each model (default: 2)")
+    _arguments.add_json(parser)
     parser.add_argument("script", help="Python file")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
     asked = parser.parse_args(arguments)
     if not Path(asked.script).is_file():
         parser.exit(1, f"{parser.prog}: script: got {asked.script!r}, wanted a Python file\n")
     notes = Notes()
-    try:
-        with contextlib.redirect_stdout(sys.stderr) if asked.json else contextlib.nullcontext():
-            code = run(asked.script, asked.arguments, notes)
-        found, failed = measured(notes, asked.budget)
-    except KeyboardInterrupt:
-        parser.exit(130, f"{parser.prog}: stopped\n")
-    if asked.json:
+    with _arguments.printing(asked.json) as write_json:
+        try:
+            with contextlib.redirect_stdout(sys.stderr) if asked.json == "-" else contextlib.nullcontext():
+                code = run(asked.script, asked.arguments, notes)
+            found, failed = measured(notes, asked.budget)
+        except KeyboardInterrupt:
+            parser.exit(130, f"{parser.prog}: stopped\n")
+        report(found, failed)
         spent = lambda noted: {"seconds": noted.seconds, "calls": noted.calls}  # noqa: E731
         models = [{"model": title, **spent(noted), **worth.as_dict()} for title, worth, noted in found]
-        print(json.dumps({"models": models, "not_measured": failed}, indent=1))
-    else:
-        report(found, failed)
+        write_json({"models": models, "not_measured": failed})
     return code
 
 

@@ -38,6 +38,8 @@ class Report(NamedTuple):
     functional : tuple of str
         Modules in whose forward convt computes calls of ``torch.nn.functional.conv_transpose1d``, ``2d`` and ``3d``: the
         outermost ones, and transposed convolutions that define their own forward.
+    own : tuple of str
+        Those of ``functional`` that are transposed convolutions.
 
     Examples
     --------
@@ -54,14 +56,19 @@ class Report(NamedTuple):
     fused: dict[str, tuple[str, ...]]
     frozen: tuple[str, ...] = ()
     functional: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         named = lambda names: ", ".join(name or "the model itself" for name in names) or "none"  # noqa: E731
-        lines = [f"convt computes {words.count(len(self.swapped), 'transposed convolution')}: {named(self.swapped)}"]
+        lines, count = [], lambda names: words.count(len(names), "transposed convolution")
+        if self.swapped or not self.functional:
+            lines = [f"convt computes {count(self.swapped)}: {named(self.swapped)}"]
         if not (self.swapped or self.kept or self.functional):
             lines.append(f"the model has no module ConvTranspose1d, 2d or 3d; functional=True also serves {_mode.FUNCTIONS}")
-        if self.functional:
-            lines.append(f"convt computes the calls of {_mode.FUNCTIONS} inside: {named(self.functional)}")
+        if self.own:
+            lines.append(f"convt computes the function calls of {count(self.own)} with an own forward: {named(self.own)}")
+        if others := [name for name in self.functional if name not in self.own]:
+            lines.append(f"convt computes calls of {_mode.FUNCTIONS}, if there are any, inside: {named(others)}")
         lines += [f"{name}: fused with {' and '.join(behind)} in inference" for name, behind in self.fused.items()]
         if self.frozen:
             lines.append(f"weights frozen until convt.torch.refresh(model): {named(self.frozen)}")
@@ -172,7 +179,7 @@ def accelerate(
     outermost = [name for name in serving if not any(each in serving for each in _above(name))]
     kept = {name: why for name, why in kept.items() if name not in inside}
     named = tuple(dict.fromkeys([*outermost, *inside]))
-    return model, Report(tuple(swapped), kept, fused, tuple(swapped) if freeze else (), named)
+    return model, Report(tuple(swapped), kept, fused, tuple(swapped) if freeze else (), named, tuple(inside))
 
 
 def _install_functional(model, undo, settings, wanted):

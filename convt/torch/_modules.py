@@ -148,11 +148,7 @@ class ConvTranspose1d(_WithSettings, torch.nn.ConvTranspose1d):
 
 
 class ConvTranspose2d(_WithSettings, torch.nn.ConvTranspose2d):
-    """A drop-in `torch.nn.ConvTranspose2d` that convt computes.
-
-    Arguments, shapes, parameters, ``state_dict``, results and errors are those of torch's class. The keywords ``precision``
-    and ``freeze`` are those of `convt.torch.conv_transpose2d`, but ``precision="torch"`` reads torch's setting when the
-    module is created.
+    """A drop-in `torch.nn.ConvTranspose2d` that convt computes, with the additional keywords of `ConvTranspose1d`.
 
     Examples
     --------
@@ -165,11 +161,7 @@ class ConvTranspose2d(_WithSettings, torch.nn.ConvTranspose2d):
 
 
 class ConvTranspose3d(_WithSettings, torch.nn.ConvTranspose3d):
-    """A drop-in `torch.nn.ConvTranspose3d` that convt computes.
-
-    Arguments, shapes, parameters, ``state_dict``, results and errors are those of torch's class. The keywords ``precision``
-    and ``freeze`` are those of `convt.torch.conv_transpose3d`, but ``precision="torch"`` reads torch's setting when the
-    module is created.
+    """A drop-in `torch.nn.ConvTranspose3d` that convt computes, with the additional keywords of `ConvTranspose1d`.
 
     Examples
     --------

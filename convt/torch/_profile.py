@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import threading
 import time
@@ -132,6 +133,30 @@ def _unchanged(model):
                 buffer.copy_(value)
 
 
+class _Rest(TorchFunctionMode):
+    """A mode in which transposed convolutions take no time: a call returns the result of an earlier one with equal shapes."""
+
+    def __init__(self):
+        super().__init__()
+        self.results = {}
+
+    def of(self, module):
+        """Return a forward for a module that does the same without the mode."""
+        forward = type(module).forward.__get__(module)
+        return lambda input, *others: self._known((id(module), input.shape, str(others)), forward, input, *others)
+
+    def __torch_function__(self, function, types, arguments=(), keywords=None):
+        if function not in _functional.RANKS_OF:
+            return function(*arguments, **(keywords or {}))
+        bound = _functional.bind(*arguments, **(keywords or {}))
+        return self._known(_signature(*bound), function, *bound)
+
+    def _known(self, key, compute, *arguments):
+        if key not in self.results:
+            self.results[key] = compute(*arguments)
+        return self.results[key]
+
+
 class _Subject:
     """A model that runs with convt and without it, in turns."""
 
@@ -143,6 +168,7 @@ class _Subject:
         self.forwards = self.found()
         self.is_accelerated = bool(self.forwards) or any(_modules.is_convts(each) for each in self.modules)
         self.report, self.serving, self.always = None, None, False
+        self.rest, self.replaced, self.functional = _Rest(), [], False
 
     def found(self):
         """Return the modules with a forward of convt, and this forward."""
@@ -153,26 +179,36 @@ class _Subject:
         if self.modules and not self.is_accelerated:
             self.report = _accelerate.accelerate(self.model, functional=functional)[1]
             self.forwards = self.found()
-        self.serving = None if self.modules else _functional.Serving()
-        self.without()
+        self.serving, self.functional = None if self.modules else _functional.Serving(), functional
+        self.install()
         with _recording() as calls:
             self.run()
         self.always = any(call.served for call in calls)  # modules of convt's classes, or accelerated ones in a function
 
     def finish(self):
         """Leave the model as it was."""
+        self.install(self.forwards)
         if self.report is not None:
             _accelerate.restore(self.model)
-        else:
-            self.with_convt()
 
-    def without(self):
-        for attributes, _ in self.forwards:
+    def install(self, forwards=()):
+        """Give modules these forwards, which are those of convt or `replaced`, or else those of their classes."""
+        for attributes, _ in (*self.forwards, *self.replaced):
             attributes.pop("forward", None)
-
-    def with_convt(self):
-        for attributes, forward in self.forwards:
+        for attributes, forward in forwards:
             attributes["forward"] = forward
+
+    def replace(self, behind):
+        """Make forwards that take no time, for transposed convolutions, and for modules to fuse, whose ids are ``behind``."""
+        for module in self.modules:
+            if id(module) in behind:
+                self.replaced.append((vars(module), lambda input: input))
+            elif not self.functional and _modules.calls_only_function(module):
+                self.replaced.append((vars(module), self.rest.of(module)))
+
+    def run_without_layers(self):
+        with self.rest if self.functional else contextlib.nullcontext():
+            self.run()
 
     def run_without(self):
         with _Host({}, {}) if self.always else contextlib.nullcontext():
@@ -202,8 +238,9 @@ def profile(
 ) -> Worth:
     """Measure what convt changes in a model: the share of transposed convolution, the bound that it sets, and what is reached.
 
-    The model runs under ``torch.no_grad()``, without convt and with it in turns, for several seconds. Afterwards it is as
-    before, also if it is in training mode. A model that is accelerated is measured as it is; another one as `accelerate` makes
+    The model runs under ``torch.no_grad()``, in turns without convt, with it, and without computing transposed convolutions,
+    which tells their share, for several seconds. Runs without computing them return kept results. Afterwards it is as before,
+    also if it is in training mode. A model that is accelerated is measured as it is; another one as `accelerate` makes
     it, with ``functional=True`` if it calls functions of torch.nn.functional. Times and the share count what convt fuses with a
     transposed convolution. Graphs of ``torch.compile`` are not looked into: give the model itself.
 
@@ -216,7 +253,7 @@ def profile(
     keywords : dict, optional
         Keyword arguments of the model.
     budget : float
-        Seconds to time the whole, without convt and with it each.
+        Seconds to time the whole in each of the three ways.
 
     Returns
     -------
@@ -246,13 +283,13 @@ def profile(
     budget = check.number("budget", budget, 0)
     words = dict(keywords or {})
     subject = _Subject(model, lambda: model(*inputs, **words))
-    steps = 2 * (_RUNS + _ROUNDS)
+    steps = 2 * _RUNS + 3 * _ROUNDS
     with torch.no_grad(), _unchanged(model), terminal.progress(steps) as begin:
         return _measured(subject, budget, lambda: begin("timing the model"))
 
 
 def _measured(subject, budget, step):
-    """Measure a `_Subject` and return the `Worth`. ``step`` is called before each of 2 * (_RUNS + _ROUNDS) steps."""
+    """Measure a `_Subject` and return the `Worth`. ``step`` is called before each of 2 * _RUNS + 3 * _ROUNDS steps."""
     with _Host(subject.names, {}) as first:
         subject.run()
     looked_for = f"{_mode.FUNCTIONS} and the modules that call them"
@@ -264,28 +301,30 @@ def _measured(subject, budget, step):
     functional = not all(call.by_module for call in first.calls)
     try:
         subject.accelerate(functional)
-        subject.with_convt()
+        subject.install(subject.forwards)
         subject.run_with_convt(), subject.run_with_convt()  # weights are packed at the second call
         fused, host, ours = subject.fused(), [], []
         behind = {id(module): name for name, modules in fused.items() for module in modules}
         for _ in range(_RUNS):
             step()
-            subject.without()
+            subject.install()
             with _Host(subject.names, behind) as recorded:
                 subject.run()
             host.append(recorded)
             step()
-            subject.with_convt()
+            subject.install(subject.forwards)
             with _recording() as calls:
                 subject.run_with_convt()
             ours.append(calls)
-        calls = [subject.run_without, subject.run_with_convt]
-        before = subject.without, subject.with_convt
-        seconds = worth.in_turns(calls, budget, _ROUNDS, step=step, before=before)
+        subject.replace(behind)
+        calls = [subject.run_without, subject.run_with_convt, subject.run_without_layers]
+        before = [functools.partial(subject.install, each) for each in ((), subject.forwards, subject.replaced)]
+        *seconds, rest = worth.in_turns(calls, budget, _ROUNDS, step=step, before=before)
     finally:
         subject.finish()
     reasons = subject.report.kept if subject.report is not None else {}
-    return Worth("PyTorch", tuple(_layers(host, ours, fused, reasons)), *seconds, looked_for, _advice(subject, functional))
+    layers = tuple(_layers(host, ours, fused, reasons))
+    return Worth("PyTorch", layers, *seconds, looked_for, _advice(subject, functional), rest)
 
 
 def _advice(subject, functional):

@@ -7,25 +7,29 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.modules.utils import _single
+from torch.nn.utils.parametrize import ParametrizationList
 
-from .._base import check
+from .._base import check, words
 from .._call.operator import ConvTranspose
 from .._run import config
-from . import _forward, _weights
-from ._accelerate import _compiled, _transposed
+from . import _forward, _frames, _weights
+from ._accelerate import _above, _places
 from ._arrays import DTYPES, array, is_plain, tensor_of
 from ._compute import keywords
-from ._modules import is_convts
+from ._functional import aside, bind
+from ._mode import has_own_forward
+from ._modules import base_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+    from typing import TypeAlias
 
     from typing_extensions import Self
 
-_FORWARD = torch.nn.ConvTranspose1d.forward
-_FUNCTION = torch.nn.functional.conv_transpose1d
-_NAMES = "input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation"  # torch's arguments
+    _Classes: TypeAlias = type[torch.nn.Module] | Sequence[type[torch.nn.Module]]
+
 _TRIMS = "model", "right"
 
 
@@ -34,8 +38,8 @@ class streaming:
 
     Inside the ``with`` block, each call of the model gets the next chunk. Each ConvTranspose1d adds what earlier chunks
     contribute to the outputs of the chunk. The other modules are unchanged, so they must act on each frame alone
-    (activations, convolutions of kernel 1) or keep a state of their own. The model may be accelerated or not. After the block
-    it is as before.
+    (activations, convolutions of kernel 1) or keep a state of their own: a call of the model raises an error that names those
+    which may read other frames. The model may be accelerated or not. After the block it is as before.
 
     A subclass of ConvTranspose1d that cuts the result of torch's forward, as causal decoders do, is served too. Weights are
     those of the first call in the block. A model has one session at a time. `state` moves a signal out of it and back, so that
@@ -55,21 +59,26 @@ class streaming:
         * "right": the first ``n * stride`` of these, which are final. For models that do not cut anything off.
         * None: all outputs that are final, as `convt.ConvTranspose.stream`. With padding, the first chunks give fewer. The last
           chunk, in `finish`, gives the rest, so that all together are the outputs of the whole signal.
+    stateful : class or tuple of classes of modules, optional
+        You promise that modules of these classes keep a state of their own from chunk to chunk. They are left alone, with all
+        that they contain.
+    framewise : class or tuple of classes of modules, optional
+        You promise that the forward of these classes acts on each frame alone. The modules that they contain are still checked.
 
     Attributes
     ----------
     streamed : tuple of str
         Names of the modules that stream.
     kept : dict of str to str
-        Transposed convolution that torch computes as before -> reason.
+        Transposed convolution in a stateful module, which is left alone -> reason.
 
     Raises
     ------
     TypeError
-        ``model`` is not a torch.nn.Module.
+        ``model`` is not a torch.nn.Module, or ``stateful`` or ``framewise`` not classes.
     ValueError
-        The model has no ConvTranspose1d, or it is in a session, or ``trim`` is another word. A call that a module cannot
-        stream raises ValueError too.
+        The model has no ConvTranspose1d, or a compiled module, or it is in a session, or ``trim`` is another word. A call that
+        cannot be streamed raises ValueError, too: it names the modules that may read other frames than their own.
 
     Examples
     --------
@@ -83,20 +92,34 @@ class streaming:
     True
     """
 
-    def __init__(self, model: torch.nn.Module, trim: str | None = "model") -> None:
+    def __init__(
+        self, model: torch.nn.Module, trim: str | None = "model", *, stateful: _Classes = (), framewise: _Classes = ()
+    ) -> None:
         if trim is not None:
             check.word("trim", trim, _TRIMS)
-        self.kept: dict[str, str] = _compiled(model)
+        trusted, closed = _classes("framewise", framewise), (*_classes("stateful", stateful), ParametrizationList)
+        watch, shut = _frames.Watch(), set()
+        self.kept: dict[str, str] = {}
         self._layers: dict[str, StreamingForward] = {}
-        modules = {}
-        for name, module in _transposed(model):
-            if why := _why_not(module):
-                self.kept[name] = why
-            elif module not in modules:
-                modules[module] = self._layers[name] = StreamingForward(module, self, name, trim)
+        self._forwards: dict[torch.nn.Module, _frames.SessionForward] = {}
+        for name, module in _places(model):
+            if isinstance(module, closed):
+                shut.add(name)
+            inside = not shut.isdisjoint((*_above(name), name))
+            if inside and base_of(type(module)):
+                self.kept[name] = f"{type(module).__name__} is stateful"
+            settings = watch, name, inside or isinstance(module, trusted)
+            if module in self._forwards or (inside and name not in shut):
+                continue
+            if isinstance(module, torch.jit.ScriptModule) or module._compiled_call_impl is not None:
+                if not settings[2]:
+                    raise ValueError(f"{name or 'model'}: got a compiled module, wanted one whose functions can be checked")
+            elif not inside and isinstance(module, torch.nn.ConvTranspose1d) and not isinstance(module, LazyModuleMixin):
+                self._forwards[module] = self._layers[name] = StreamingForward(module, *settings, self, trim)
+            elif type(module).forward is not torch.nn.Module.forward:
+                self._forwards[module] = _frames.SessionForward(module, *settings)
         if not self._layers:
-            why = "; ".join(f"{name or 'the model itself'}: {why}" for name, why in self.kept.items())
-            raise ValueError(f"model: got no ConvTranspose1d to stream, wanted at least one{why and ' (' + why + ')'}")
+            raise ValueError("model: got no ConvTranspose1d to stream, wanted at least one")
         self._undo: contextlib.ExitStack | None = None
         self.finishing = False  # inside `finish`
         self.streamed = tuple(self._layers)
@@ -106,8 +129,8 @@ class streaming:
             if _forward.installed(layer._module(), StreamingForward):
                 raise ValueError(f"model: got {name or 'a module'} in another session, wanted one session at a time")
         with contextlib.ExitStack() as undo:
-            for layer in self._layers.values():
-                _forward.set_attribute(undo, layer._module(), "forward", layer)
+            for module, forward in self._forwards.items():
+                _forward.set_attribute(undo, module, "forward", forward)
             self._undo = undo.pop_all()
         return self
 
@@ -147,30 +170,21 @@ class streaming:
             layer.reset(state.get(name))
 
 
-def _why_not(module):
-    """Return the reason why a transposed convolution does not stream, or None."""
-    if not isinstance(module, torch.nn.ConvTranspose1d):
-        return f"{type(module).__name__} has several spatial axes"
-    if isinstance(module, torch.nn.modules.lazy.LazyModuleMixin):
-        return "its sizes are unknown before its first call"
-    return None
+def _classes(name, value):
+    """Return the classes that the caller gave as one class or as several."""
+    classes = (value,) if isinstance(value, type) else value
+    if not isinstance(classes, (tuple, list)) or not all(isinstance(each, type) for each in classes):
+        raise TypeError(f"{name}: got {value!r}, wanted a class of modules, or a tuple of classes")
+    return tuple(classes)
 
 
-class StreamingForward(_forward.Forward):
+class StreamingForward(_frames.SessionForward):
     """The forward of a ConvTranspose1d in a session, with the stream of the module."""
 
-    torch_forward = _FORWARD
-
-    def __init__(self, module, session, name, trim):
-        super().__init__(module, session, name, trim)
-        self.session, self.name, self.trim, self.op = session, name or "the module", trim, None
+    def __init__(self, module, watch, name, trusted, session, trim):
+        super().__init__(module, watch, name or "the module", trusted)
+        self.session, self.trim, self.op, self.plain = session, trim, None, not (self.own or has_own_forward(module))
         self.reset()
-
-    def __deepcopy__(self, memo):
-        raise TypeError("model: got a copy of a model in a session of convt.torch.streaming, wanted it after the session")
-
-    def __reduce__(self):
-        raise TypeError("model: got a pickle of a model in a session of convt.torch.streaming, wanted it after the session")
 
     def reset(self, waiting=None):
         """Forget the signal, or continue one from the state of a stream."""
@@ -181,18 +195,39 @@ class StreamingForward(_forward.Forward):
         """The state of the stream, or an empty dict before the first chunk."""
         return self.stream.state if self.stream is not None else self.waiting or {}
 
-    def __call__(self, input, output_size=None):
+    def __call__(self, *arguments, **keywords):
         module = self.module()
-        if type(module).forward is not _FORWARD and not is_convts(module):  # it calls torch's forward and changes the result
-            with _Intercepting(self):
-                return type(module).forward(module, input, *(() if output_size is None else (output_size,)))
+        if self.plain:
+            with aside():
+                return self._plain(module, *arguments, **keywords)
+        self.taken = 0
+        result = self.checked(module, arguments, keywords)  # a forward that calls torch's and changes the result
+        if self.taken != 1:
+            got = f"{words.count(self.taken, 'call')} of conv_transpose1d in the forward of {type(module).__name__}"
+            raise ValueError(f"{self.name}: got {got}, wanted one, or the class as stateful")
+        return result
+
+    def _plain(self, module, input, output_size=None):
+        """Compute torch's forward."""
         if output_size is not None:
             raise ValueError(f"output_size: got {output_size} for {self.name}, wanted None, because a stream has no total size")
         padding = _single(module.padding), _single(module.output_padding)
         return self.step(input, module.weight, module.bias, module.stride, *padding, module.groups, module.dilation)
 
-    def step(self, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+    def intercept(self, *arguments, **keywords):
+        """Compute a call of torch's conv_transpose1d in the forward of the module."""
+        self.taken += 1
+        return self.step(*bind(*arguments, **keywords))
+
+    def step(self, input, weight, bias, stride, padding, output_padding, groups, dilation):
         """Return the outputs of a chunk; the arguments are those of torch's conv_transpose1d."""
+        watch = self.watch
+        checked = watch.places and not watch.places[-1].trusted
+        if checked:
+            watch.expect_cut()
+            if self in watch.called:
+                raise ValueError(f"{self.name}: got a second call in one call of the model, wanted one, as each is a chunk")
+            watch.called.add(self)
         self._check(input, weight, bias)
         if self.op is None:
             axes = (tuple(_single(values)) for values in (stride, padding, output_padding))
@@ -202,8 +237,11 @@ class StreamingForward(_forward.Forward):
         data, threads = array(batched), torch.get_num_threads()
         with contextlib.nullcontext() if threads == config.get_num_threads() else config.num_threads(threads):
             result = self._compute(data)
-        result = tensor_of(result)
-        return result if batched is input else result.squeeze(0)
+        result, final = tensor_of(result), input.shape[-1] * _single(stride)[0]
+        result = result if batched is input else result.squeeze(0)
+        if checked and self.trim == "model" and result.shape[-1] > final:
+            watch.uncut = self.name, result, final
+        return result
 
     def _compute(self, data):
         stream = self.stream
@@ -245,16 +283,3 @@ class StreamingForward(_forward.Forward):
                     "trim=None serves every module"
                 )
         return op
-
-
-class _Intercepting(torch.overrides.TorchFunctionMode):
-    """A mode in which torch's conv_transpose1d is a step of a stream."""
-
-    def __init__(self, layer):
-        super().__init__()
-        self.layer = layer
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func is _FUNCTION:
-            return self.layer.step(**dict(zip(_NAMES, args, strict=False)), **(kwargs or {}))
-        return func(*args, **(kwargs or {}))

@@ -35,7 +35,7 @@ def test_every_command_takes_the_same_words(change):
 
 @pytest.mark.parametrize("wrong", ["float", "f8", "", "int8", "float32 ", "NHCW", "NC", "NX C"])
 def test_a_word_that_nobody_knows_is_answered_with_those_that_are_known(wrong):
-    for parse, known in ((arguments.dtype, DTYPES), (arguments.short_dtype, DTYPES), (arguments.layout, LAYOUTS)):
+    for parse, known in ((arguments.dtype, DTYPES), (arguments.layout, LAYOUTS)):
         with pytest.raises(argparse.ArgumentTypeError, match="^got '") as refused:
             parse(wrong)
         assert repr(wrong) in str(refused.value) and all(name in str(refused.value) for name in known)

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import convt
 from convt._base import terminal
 
 NAME = "/decoder/[bold]up/blocks.0/upsample/\N{GREEK SMALL LETTER ALPHA}/ConvTranspose_output_0_with_a_name_of_many_characters"
@@ -60,18 +61,6 @@ def test_a_file_gets_all_columns(monkeypatch, capsys):
     assert head.split("  ")[0] == "layer" and all(cell in row for cell in ROWS[0])
 
 
-def test_lines_are_printed_with_the_columns_that_fit(monkeypatch, capsys):
-    columns = dict(zip(HEADS, (20, 8, 9, 8, 11, 6, 21, 40), strict=True))
-    for width, shown in (("80", ["layer", "ratio", "winner"]), ("", list(HEADS))):
-        monkeypatch.setenv("COLUMNS", width)
-        lines = terminal.Lines(columns, NEEDED, ("layer",))
-        lines.print(ROWS[0])
-        *missing, head, row = capsys.readouterr().out.splitlines()
-        assert bool(missing) == (width == "80") and all(name in head for name in shown)
-        assert NAME in row and "1.22" in row and "matrix_medium_scatter" in row
-        assert (len(head) <= 80) == (width == "80")
-
-
 def test_a_bar_says_what_is_done_and_the_time_left_and_goes_away(monkeypatch, capsys):
     pytest.importorskip("rich")
     monkeypatch.setenv("TERM", "xterm")
@@ -107,3 +96,22 @@ def test_an_error_leaves_no_bar(monkeypatch):
         begin("first")
         raise KeyboardInterrupt
     assert screen.text().endswith("\x1b[2K") and "\x1b[?25h" in screen.text()  # the cursor is shown again
+
+
+def test_text_wraps_at_the_width_of_a_terminal_and_not_in_a_file(monkeypatch, capsys):
+    texts = "  onednn: not available: " + "a reason " * 20, "", "short"
+    monkeypatch.setenv("COLUMNS", "80")
+    terminal.say(*texts, indent="    ")
+    first, second, *others = capsys.readouterr().out.splitlines()
+    assert first.startswith("  onednn: ") and second[:4].isspace() and second[4] != " " and others[-2:] == ["", "short"]
+    assert max(map(len, [first, second, *others])) <= 80
+    monkeypatch.delenv("COLUMNS")
+    terminal.say(*texts)
+    assert capsys.readouterr().out == "\n".join([texts[0].rstrip(), "", "short", ""])
+
+
+def test_the_configuration_fits_a_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("convt.algorithms.onednn.library.describe", lambda: "not available: " + "because " * 30)
+    convt.show_config()
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80

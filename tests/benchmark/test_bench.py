@@ -1,5 +1,6 @@
 """The micro-benchmark: its layers, its checker, its manners. No figure is asserted here."""
 
+import argparse
 import importlib
 import importlib.util
 import json
@@ -20,7 +21,7 @@ import convt
 # bench/ is not installed; it comes from the checkout, after everything that is.
 sys.path.append(str(Path(__file__).parents[2]))
 
-from bench import COMMAND, beside, check, crosscheck, errors, layers, machine, peers, tables, timing
+from bench import COMMAND, beside, check, command, crosscheck, errors, layers, machine, peers, tables, timing
 from bench import __main__ as cli
 from bench.problem import DTYPES, PRECISIONS, Problem, as_nxc, in_layout
 from bench.record import Record
@@ -337,6 +338,34 @@ def test_an_absent_peer_is_a_note(monkeypatch):
     assert "onednn-plain is skipped" in note
     assert "pip install onednn-cpu-gomp" in note
     assert not record.versions
+
+
+def test_the_folder_of_a_report_can_be_written(tmp_path):
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "index.html").mkdir()
+    for folder in (tmp_path / "a", tmp_path / "a/b/c"):
+        assert command.folder(str(folder)) == str(folder)
+    for wrong, why in ("file", "Not a directory"), ("file/x", "Not a directory"), ("", "Is a directory"):
+        with pytest.raises(argparse.ArgumentTypeError, match=rf"wanted a folder that can be written \({why}\)"):
+            command.folder(str(tmp_path / wrong))
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "index.html"]
+
+
+def test_quick_without_onednn_compares_with_another_library(monkeypatch):
+    installed = "convt", "onnxruntime", "openvino"
+    monkeypatch.setattr(cli, "present", lambda some, *_: [each for each in some if each.name in installed])
+    for arguments, wanted in (["--quick"], ["convt", "onnxruntime"]), (["--quick", "--peers", "onednn"], ["convt"]):
+        found = cli.present_for(cli.parser().parse_args(arguments), Setting(1), Record({}))
+        assert [each.name for each in found] == wanted
+
+
+@pytest.mark.parametrize("name", ["bench.models", "bench.checksums", "bench.jax_door", "bench.scaling"])
+def test_a_command_without_its_package_says_which(name):
+    package = {"bench.jax_door": "jax", "bench.scaling": "dask"}.get(name, "torch")
+    words = ["x", "--help"] if package == "torch" else ["x"]
+    script = f"import runpy, sys; sys.modules[{package!r}] = None; sys.argv = {words}; "
+    code, _, errors = child(script + f"runpy.run_module({name!r}, run_name='__main__', alter_sys=True)")
+    assert code == 1 and errors.splitlines()[-1].startswith(f"python -m {name} needs the package {package}"), errors
 
 
 @pytest.mark.parametrize("folder", [None, "/nowhere"])

@@ -111,6 +111,32 @@ def test_cold_figures_stand_beside_the_warm_ones(tmp_path, capsys, monkeypatch):
     assert f"cold: {tables.COLD_LEGEND['cold']}\n" in out
 
 
+def test_a_run_fits_the_terminal_and_explains_the_columns_that_it_shows(capsys, monkeypatch):
+    record = record_of(result_of("convt", 1e-3), result_of("torch", 2e-3))
+    record.note("onednn-plain is skipped: libdnnl.so.3: no such file; install it with: pip install onednn-cpu-gomp")
+    for columns, explained in (50, False), (300, True):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        tables.show(record)
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines[3:])) <= columns
+        assert any(line.startswith("GB/s: ") for line in lines) == explained
+        assert any(line.startswith("speedup: ") for line in lines)
+
+
+def test_lines_are_printed_with_the_columns_that_fit(monkeypatch, capsys):
+    columns = {"layer": 20, "cycles": 8, "before ms": 9, "expected ms": 11, "ratio": 6, "winner": 21, "how": 40}
+    cells = ["up/" * 30, "3.45e+05", "12.345", "11.111", "1.22", "matrix_medium_scatter", "a text"]
+    needed = "layer", "ratio", "winner"
+    for width, shown in (("80", needed), ("", columns)):
+        monkeypatch.setenv("COLUMNS", width)
+        lines = tables.Lines(columns, needed, ("layer",))
+        lines.print(cells)
+        *missing, head, row = capsys.readouterr().out.splitlines()
+        assert bool(missing) == (width == "80") and all(name in head for name in shown)
+        assert cells[0] in row and "1.22" in row and "matrix_medium_scatter" in row
+        assert (len(head) <= 80) == (width == "80")
+
+
 def test_the_summary_is_a_geometric_mean_for_each_peer_and_for_the_best():
     problems = [
         [result_of("convt", 1.0, layer=layer), result_of("torch", a, layer=layer), result_of("openvino", b, layer=layer)]

@@ -163,7 +163,7 @@ def test_the_operator_takes_the_keywords_of_the_function():
     assert [p for p in function if p not in ("data", "out", "add")] == list(operator)
     for name, parameter in operator.items():
         assert (parameter.kind, parameter.default) == (function[name].kind, function[name].default)
-        assert parameter.kind == inspect.Parameter.KEYWORD_ONLY or name in ("filter", "bias")
+        assert parameter.kind == inspect.Parameter.KEYWORD_ONLY or name in ("filter", "bias", "unknown")
 
 
 _GROWTH = """
@@ -550,6 +550,9 @@ def test_public_names_are_there_and_documented():
     for name in convt.__all__:
         thing = getattr(convt, name)
         assert name in dir(convt) and (isinstance(thing, str) or len(inspect.getdoc(thing)) > 40), name
+    for extra in ("dask", "jax", "onnx", "onnxruntime", "openvino", "torch"):  # imported when they are named
+        said = child(f"import convt\ntry: print(convt.{extra}.__name__)\nexcept ImportError as error: print(error)")[1]
+        assert said.startswith(f"convt.{extra}"), said
     with pytest.raises(AttributeError, match="module 'convt' has no attribute 'nothing'"):
         _ = convt.nothing
     assert issubclass(convt.BackendUnavailableError, RuntimeError)

@@ -382,3 +382,22 @@ def test_messages_say_got_and_wanted(dtype):
         with pytest.raises((ValueError, TypeError)) as caught:
             convt.conv_transpose(**{"data": data, "filter": filter, "bias": bias, **change})
         assert re.match(r"^[a-z_ ]+: got .+, wanted .+", str(caught.value)), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name, meant",
+    [
+        ("stride", "strides"), ("padding", "pads_begin and pads_end, or auto_pad"), ("pads", "pads_begin and pads_end"),
+        ("pad", "pads_begin and pads_end"), ("dilation", "dilations"), ("group", "groups"), ("dataformat", "data_format"),
+        ("out_padding", "output_padding"),
+    ],
+)  # fmt: skip
+def test_unknown_keywords_are_refused_with_the_name_that_is_probably_meant(name, meant):
+    wanted = re.escape(f"got the unknown argument {name}, which probably means {meant}; wanted only strides, ")
+    for call in (lambda **k: convt.ConvTranspose(GOOD["filter"], **k)), (lambda **k: convt.conv_transpose(*GOOD.values(), **k)):
+        with pytest.raises(TypeError, match=wanted):
+            call(**{name: 1})
+    with pytest.raises(TypeError, match="got the unknown argument stride, which probably means strides; wanted only strides"):
+        convt.resolve((4, 4), (3, 3), stride=2)
+    with pytest.raises(TypeError, match="got the unknown argument weights; wanted only"):
+        convt.ConvTranspose(GOOD["filter"], weights=3)

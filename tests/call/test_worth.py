@@ -20,6 +20,9 @@ def test_share_bound_and_what_is_reached():
     assert found.share == pytest.approx(0.4) and found.bound == pytest.approx(1 / 0.6) and found.reached == pytest.approx(1.25)
     assert Worth("PyTorch", (UP,), 0.002, 0.001).share == 1  # layers are timed apart from the whole
     assert Worth("PyTorch", (UP,), 0.002, 0.001).bound == math.inf
+    measured = Worth("PyTorch", (UP,), 0.01, 0.004, rest_seconds=0.002)  # more than the layer's own time
+    assert (measured.share, measured.bound) == pytest.approx((0.8, 5.0))
+    assert Worth("PyTorch", (UP,), 0.01, 0.01, rest_seconds=0.011).share == 0
 
 
 def test_the_table_fits_and_is_plain():

@@ -16,7 +16,7 @@ from convt import __main__ as cli
 from convt import tuning
 from convt._base import terminal, words
 from convt._base.problem import PRECISIONS, Problem
-from convt._model import costs, limits
+from convt._model import costs, limits, machine
 from convt._plan import measure as _measure
 from convt.algorithms import ALGORITHMS as ALL
 from convt.algorithms import BASIC
@@ -112,7 +112,7 @@ def test_plan(capsys):
     assert found["data"] == [1, 64, 16, 12] and found["threads"] == 1
     assert found["algorithm"] in found["milliseconds"] and all(time > 0 for time in found["milliseconds"].values())
     assert found["cycles"][found["algorithm"]] == min(found["cycles"].values())
-    assert set(found["expected_milliseconds"]) in (set(found["cycles"]), set())  # none if the clock is unknown
+    assert set(found["expected_milliseconds"]) == set(found["cycles"])
     assert found["limit"]["milliseconds"] > 0 and found["limit"]["gflops"] > 0 and found["limit"]["copy_gbs"] > 0
     for name, share in found["of_limit"].items():
         assert share == pytest.approx(found["limit"]["milliseconds"] / found["milliseconds"][name])
@@ -130,11 +130,21 @@ def test_plan(capsys):
         assert found["algorithm"] in permitted and set(found["cycles"]) <= permitted
 
 
+@pytest.mark.parametrize("family", ["zen4", "neoverse_n1"])
+def test_expected_times_use_the_clock_of_the_machine_file(family, capsys):
+    with machine.pretend(family=family):
+        clock = machine.current().constants.clock
+        assert cli.main(["plan", LAYER, "--json", "--threads", "1"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    for name, cycles in found["cycles"].items():
+        assert found["expected_milliseconds"][name] == pytest.approx(cycles / clock / 1e6)
+
+
 def test_a_plan_has_a_table(capsys, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)  # all columns are printed without it
     assert cli.main(["plan", LAYER, "--time"]) == 0
     printed = capsys.readouterr().out
-    assert re.search(r"^algorithm +cycles +relative +expected ms +measured ms +of limit +measured *$", printed, re.M)
+    assert re.search(r"^algorithm +cycles +relative +expected ms +measured ms +of limit +bar *$", printed, re.M)
     assert re.search(r"^direct +\S+ +\d\.\d\d( +\d\S*){1,2} +\d+% +#+>? *$", printed, re.M)
     assert re.search(r"^hardware limit: \d\S* ms, from a peak of \d+ GFLOP/s and a copy at \d+\.\d GB/s", printed, re.M)
 

@@ -210,6 +210,7 @@ def test_worker_processes(tmp_path):
     (dict(out=np.ones(1)), "out, backend: got out or backend='tune', wanted neither"),
     (dict(backend="tune"), "out, backend: got out or backend='tune', wanted neither"), (dict(strides=0), "strides: got 0"),
     (dict(threads=0), "threads: got 0"), (dict(pads_begin=99), "output size: got"),
+    (dict(stride=2), "got the unknown argument stride, which probably means strides"),
 ])  # fmt: skip
 def test_mistakes_are_said_at_once(change, said):
     keywords = dict(data=da.ones((1, 8, 2), dtype=np.float32), filter=np.ones((3, 2, 2), np.float32)) | change

@@ -173,7 +173,9 @@ def test_accelerate(served):
         _, report = ct.accelerate(model, functional=True)
         assert report == ct.accelerate(model)[1]  # a module keeps it
         assert report.swapped == ("up.0",) and report.kept == {} and report.functional == ("", "decoder")
-        assert "inside: the model itself, decoder" in str(report)
+        assert "if there are any, inside: the model itself\n" in str(report) + "\n" and report.own == ("decoder",)
+        assert "computes the function calls of 1 transposed convolution with an own forward: decoder" in str(report)
+        assert "0 transposed" not in str(ct.accelerate(torch.nn.Sequential(copy.deepcopy(model.decoder)), functional=True)[1])
         for each in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model)), copy.copy(model)):
             served.clear()
             close(each(x), wanted)

@@ -2,6 +2,7 @@
 before."""
 
 import json
+import time
 
 import pytest
 from torch_cases import Filtering, Squeezing1d, Weighted, reset_torch, torch  # noqa: F401
@@ -74,6 +75,31 @@ def test_calls_of_functions():
     found = ct.profile(model, x, budget=0.01)
     assert all(each.convt_seconds > 0 for each in found.layers) and not found.advice
     assert ct.accelerate(model)[1].functional == ("", "decoder")
+
+
+class Pausing(nn.Module):
+    """A transposed convolution, as a module or as a function, between pauses. Every other call has another size."""
+
+    def __init__(self, functional):
+        super().__init__()
+        self.up = nn.Sequential(nn.ConvTranspose1d(64, 64, 64, 2), nn.ReLU())
+        self.functional, self.calls = functional, 0
+
+    def forward(self, x):
+        self.calls += 1
+        x = x[..., self.calls % 2 :]
+        time.sleep(0.002)
+        return F.conv_transpose1d(x, self.up[0].weight, self.up[0].bias, 2).relu() if self.functional else self.up(x)
+
+
+@pytest.mark.parametrize("functional", [False, True])
+def test_the_share_is_that_of_runs_in_which_the_layers_take_no_time(functional):
+    """The bound compares whole runs, because a layer also costs time outside of its call: memory is freed and touched anew."""
+    model, x = Pausing(functional).eval(), torch.randn(8, 64, 2000)
+    found = ct.profile(model, x, budget=0.05)
+    assert 0.002 < found.rest_seconds < 0.5 * found.host_seconds and found.rest_seconds < found.convt_seconds
+    assert found.share == pytest.approx(1 - found.rest_seconds / found.host_seconds) and found.reached < found.bound
+    assert "forward" not in vars(model.up[0]) and "forward" not in vars(model.up[1])
 
 
 def test_functions_and_modules_of_convt():
@@ -159,11 +185,19 @@ def test_a_script(script, end, code, capsys):
     assert ("ZeroDivisionError" in printed.err) == (code == 1)
 
 
-def test_a_script_as_json(script, capsys):
-    assert cli.main(["--json", *script()]) == 0
+@pytest.mark.parametrize("file", ["-", "out.json"])
+def test_a_script_as_json(script, file, capsys, tmp_path):
+    path = file if file == "-" else str(tmp_path / file)
+    assert cli.main(["--json", path, *script()]) == 0
     printed = capsys.readouterr()
-    up = next(each for each in json.loads(printed.out)["models"] if each["model"].startswith("Up"))
-    assert up["layers"][0]["data"] == [1, 4, 20] and up["calls"] == 2 and printed.err.startswith("script")
+    found = json.loads(printed.out if file == "-" else (tmp_path / file).read_text())
+    up = next(each for each in found["models"] if each["model"].startswith("Up"))
+    assert up["layers"][0]["data"] == [1, 4, 20] and up["calls"] == 2
+    assert (printed.err if file == "-" else printed.out).startswith("script")
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["--json", script()[2]])  # the script stands where the file is expected
+    said = capsys.readouterr().err
+    assert stopped.value.code == 2 and "script.py', wanted a file of JSON, a new file, or -" in said
 
 
 def test_scripts_without_models(tmp_path, capsys):

@@ -5,7 +5,10 @@ exists.
   blocks, the result or the output of a statement is compared with the comment behind it, if that is a value or follows
   ``print``.
 * A block of language ``console`` runs in the shell. Its output must equal the lines below its commands.
-* Options of ``python -m convt`` and ``python -m bench`` on any page must be listed by their help.
+* Options of convt's programs on any page must be listed by their help.
+* The commands of COMMAND_PAGES run in a folder with the files that they name. SHORTER has what is run instead of long ones.
+
+These tests need the pages and an installed convt, not the checkout's.
 """
 
 import ast
@@ -17,8 +20,10 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +33,46 @@ PAGES = [
 ]  # fmt: skip
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 EXTRAS = ("dask", "jax", "onnxruntime", "torch")  # modules of convt that import the package of the same name
+
+
+COMMAND_PAGES = [
+    ROOT / name
+    for name in (
+        "README.md", "docs/quick-start.md", "docs/pytorch.md", "docs/onnxruntime.md", "docs/jax.md", "docs/streaming.md",
+        "docs/dask.md", "docs/worth.md", "docs/tuning.md", "docs/command-line.md",
+    )
+]  # fmt: skip
+PROGRAM = r"python -m (?:convt|convt_bench|bench)\b(?:\.\w+)*|convt-bench"  # a program of convt, as pages call it
+LAYER = """'{"Cin": 4, "Cout": 2, "in": [8], "k": 4, "s": 2}'"""
+SHORTER = [  # what a command is (a regular expression for all of it) -> what is run instead
+    (r"(python -m convt plan)( LAYER)?", rf"\1 {LAYER}"),
+    (r"(python -m convt tune)( LAYER\.\.\.)?", rf"\1 {LAYER} --best-effort"),
+    (r"python -m convt calibrate|python -m convt\.onnxruntime|convt-bench", r"\g<0> --help"),
+    (r"python -m convt_bench\.models --ways onnxruntime .*", r"\g<0> --help"),
+    (r"convt-bench --.*", r"\g<0> --names openvino_seed --rounds 1 --budget 0.1"),
+    (r"python -m convt_bench\.models", r"\g<0> --models dcgan --budget 0.01"),
+    (r"python -m convt_bench\.jax_door", r"\g<0> --names openvino_seed --seconds 0.01"),
+    (r"python -m convt_bench\.streaming", r"\g<0> --rounds 1"),
+    (r"python -m convt_bench\.scaling", r"\g<0> --workers '' --size 32 --side 16"),
+    (r"(python -m convt\.(?:torch|onnxruntime))(?: --budget \S+)? (.+)", r"\1 --budget 0.01 \2"),
+]
+SCRIPT = "import torch\ntorch.nn.ConvTranspose1d(2, 2, 4, 2)(torch.ones(1, 2, 9))\n"
+
+
+def write_files(folder):
+    """Write the files that blocks and commands on pages name."""
+    (folder / "SCRIPT.py").write_text(SCRIPT)
+    data = np.ones((1, 64, 20, 30), np.float32)
+    np.savez(folder / "feed.npz", X=data)
+    if importlib.util.find_spec("onnx") is None:
+        return
+    import onnx
+
+    helper, weights = onnx.helper, onnx.numpy_helper.from_array(np.ones((64, 8, 4, 4), np.float32), "W")
+    node = helper.make_node("ConvTranspose", ["X", "W"], ["Y"], strides=[2, 2], pads=[1, 1, 1, 1], name="up")
+    X, Y = (helper.make_tensor_value_info(*each) for each in (("X", 1, data.shape), ("Y", 1, None)))
+    graph = helper.make_graph([node], "model", [X], [Y], [weights])
+    onnx.save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), folder / "model.onnx")
 
 
 def blocks(page, language):
@@ -105,6 +150,7 @@ def check(text, value, printed, comment):
 def test_python_runs_and_gives_what_the_page_says(page, installed, tmp_path, monkeypatch):
     """Check a page with the packages that are installed, and as if only those that convt needs were."""
     monkeypatch.chdir(tmp_path)
+    write_files(tmp_path)
     namespace, missing, not_bound = {"__name__": "page"}, set(), set()
     for n, code in enumerate(blocks(page, "python")):
         lacking = {name for name in packages(code) if importlib.util.find_spec(name) is None or not (installed or needed(name))}
@@ -137,14 +183,41 @@ def test_commands_end_in_what_the_page_says(page, tmp_path):
             assert doctest.OutputChecker().check_output("..." + wanted, done.stdout, FLAGS), done.stdout
 
 
+def commands(page):
+    """Return the calls of convt's programs on a page: lines of blocks that are not Python, and code in the text."""
+    text = page.read_text(encoding="utf-8")
+    fence = re.compile(r"^```(.*)\n((?:.*\n)*?)```$", re.MULTILINE)
+    lines = "".join(code for language, code in fence.findall(text) if language not in ("python", "console")).splitlines()
+    code = re.findall(r"`([^`\n]+)`", fence.sub("", text))
+    found = [line.partition(" #")[0].strip() for line in [*lines, *code]]
+    return list(dict.fromkeys(line for line in found if re.match(PROGRAM, line)))
+
+
+@pytest.mark.parametrize("command", dict.fromkeys(command for page in COMMAND_PAGES for command in commands(page)))
+def test_each_command_of_the_pages_runs_where_convt_is_installed(command, tmp_path):
+    write_files(tmp_path)
+    for pattern, replacement in SHORTER:
+        if found := re.fullmatch(pattern, command):
+            command = found.expand(replacement)
+            break
+    scripts = sysconfig.get_path("scripts")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("CONVT_")}
+    environment["PATH"] = os.pathsep.join([scripts, str(Path(sys.executable).parent), environment["PATH"]])
+    command = re.sub(r"^python (?=-)", lambda _: f"{sys.executable} ", command)
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    if lacking := re.search(r"needs the package \w+|needs PyTorch|needs JAX|No module named '(?!convt).*'", done.stderr):
+        pytest.skip(lacking[0])
+    assert done.returncode == 0 and "Traceback" not in done.stderr, (command, done.stdout, done.stderr)
+
+
 def named():
-    """Return {(module, command): options} of every call of convt's programs on the pages."""
+    """Return {(program, command): options} of every call of convt's programs on the pages."""
     found = {}
     for page in PAGES:
-        for module, rest in re.findall(r"python -m ((?:convt|bench)\b(?:\.\w+)*)([^\n`]*)", page.read_text(encoding="utf-8")):
+        for program, rest in re.findall(rf"({PROGRAM})([^\n`]*)", page.read_text(encoding="utf-8")):
             words = rest.split("#")[0].split()
             command = words[0] if words and words[0] in ("info", "plan", "tune", "calibrate", "compare") else ""
-            found.setdefault((module, command), set()).update(word for word in words if re.fullmatch(r"--[a-z][a-z-]*", word))
+            found.setdefault((program, command), set()).update(word for word in words if re.fullmatch(r"--[a-z][a-z-]*", word))
     return found
 
 
@@ -153,13 +226,15 @@ NAMED = named()
 
 @pytest.mark.parametrize("program", NAMED, ids=" ".join)
 def test_programs_and_options_that_the_pages_name_exist(program):
-    module, command = program
+    called, command = program
+    module = called.rpartition(" ")[2].replace("convt-bench", "bench")
+    module = re.sub(r"^bench\b", "convt_bench", module)  # as it is installed
     assert importlib.util.find_spec(module)
     if not command and not NAMED[program]:
         return
     words = [sys.executable, "-m", module, *([command] if command else []), "--help"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
-    if lacking := re.search(r"No module named '(?!convt|bench).*'", done.stderr):
+    done = subprocess.run(words, capture_output=True, text=True)
+    if lacking := re.search(r"needs the package \w+|No module named '(?!convt|bench).*'", done.stderr):
         pytest.skip(lacking[0])
     assert done.returncode == 0, done.stderr
     assert not [option for option in NAMED[program] if not re.search(rf"{option}\b", done.stdout)]
