@@ -126,8 +126,6 @@ MECHANISMS = {
     "prefetchers": r"^cdef .*\bprefetch_\w+\(",
     "lower bounds of costs": r"^def least\(",
     "costs of packing": r"^def packing\(",
-    "declared blocks of panels": r"\bpanel_block\s*:",
-    "ways to cut tasks": r"^(cdef (class )?|def |class )\w*(shares|deal|cutter|_cuts?|grid)\b",
 }
 
 
