@@ -37,11 +37,6 @@ html_static_path = ["_static"]
 html_css_files = ["convt.css"]
 html_copy_source = html_show_sourcelink = False
 html_sidebars = {"quick-start": []}  # this page has no subpages
-# Records of measurements stay in the repository. The site has their index and summary, and links to the others there.
-_PAGES_OF_MEASUREMENTS = ("README.md", "overview.md")
-exclude_patterns = [
-    f"measurements/{file.name}" for file in (DOCS / "measurements").glob("*.md") if file.name not in _PAGES_OF_MEASUREMENTS
-]
 _REPOSITORY = re.search(r'^Repository = "(.*)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)[1]
 html_theme_options = {
     "navigation_with_keys": False,
@@ -51,7 +46,7 @@ html_theme_options = {
 }
 
 # Page -> toctree entries of its subpages. The text of the page links to them, so the toctree is hidden.
-_BELOW = {"how-it-works": "algorithms/*", "measurements/README": "/figures\noverview"}
+_BELOW = {"how-it-works": "algorithms/*", "measurements/README": "/figures\n[a-z]*"}
 
 
 @functools.cache
@@ -60,8 +55,6 @@ def _pages():
     found = {}
     for file in DOCS.rglob("*.md"):
         page = file.relative_to(DOCS).as_posix()
-        if page in exclude_patterns:
-            continue
         found[file] = page
         text = file.read_text(encoding="utf-8")
         found.update({(file.parent / name).resolve(): page for name in re.findall(r"```\{include\} (\S+)\n```", text)})

@@ -11,10 +11,7 @@ import pytest
 import convt
 
 ROOT = Path(__file__).parents[2]
-PAGES = [
-    path for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("convt/**/*.md")])
-    if "measurements" not in path.parts or path.name == "README.md"
-]  # fmt: skip
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("convt/**/*.md")])
 HOW_TO = [page for page in PAGES if page.parent != ROOT and "measurements" not in page.parts and page.name != "figures.md"]
 FOLDERS = ("bench", "conda", "convt", "docs", "examples", "tests", "third_party", "tools")
 name_of = lambda page: str(page.relative_to(ROOT))  # noqa: E731

@@ -27,10 +27,7 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [
-    page for page in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("convt/**/*.md")])
-    if "measurements" not in page.parts
-]  # fmt: skip
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("convt/**/*.md")])
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 EXTRAS = ("dask", "jax", "onnxruntime", "torch")  # modules of convt that import the package of the same name
 

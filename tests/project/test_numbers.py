@@ -188,7 +188,6 @@ PAGES = {
         an output of {size(OUTPUT)} or more reuses the memory
         Calls of less than {source("convt/_core.pxd", "BRIEF") // 10**6} million operations
         for up to {share(source(TEAM, "CONVT_MOST_PAUSE") / 1e9)} a second
-        # {word(len(layers.QUICK))} built-in layers
         | packed weights, {size(source("convt/algorithms/packing.pyx", "PARALLEL_PACK_BYTES"))} or more |
     """,
     "docs/precision.md": """

@@ -28,10 +28,8 @@ def site(tmp_path_factory):
 
 def test_every_page_is_built(site):
     files = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
-    records = [file for file in files if file.parts[0] == "measurements" and file.stem not in ("README", "overview")]
-    pages = [file.with_suffix(".html") for file in files if file not in records]
-    assert len(pages) > 30 and len(records) > 15
-    assert not [file for file in records if (site / file.with_suffix(".html")).exists()]
+    pages = [file.with_suffix(".html") for file in files]
+    assert len(pages) > 30
     assert not [page for page in pages if not (site / page).exists()]
 
 
