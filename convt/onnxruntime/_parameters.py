@@ -11,44 +11,41 @@ from . import _inputs
 
 
 class Parameters(NamedTuple):
-    """The parameters of a node in a run.
-
-    If ``is_fused`` is False, they are those of the ConvTranspose and its bias alone, because fusion could change results.
-    """
+    """The parameters of a node in a run."""
 
     weights: Any
     bias: Any
     activation: Any = None
     slopes: Slopes | None = None  # the slopes of a PRelu, one for each channel
-    is_fused: bool = False
 
 
-def read(arguments, inputs):
-    """Return the `Parameters` of a run's inputs. ``arguments`` are those of the node."""
-    inputs, epsilon = list(inputs), arguments.get("epsilon")
-    for n, shape in arguments["shapes"]:
-        if inputs[n].shape != (wanted := tuple(shape)):
-            raise ValueError(f"{arguments['inputs'][n]}: got shape {inputs[n].shape}, wanted {wanted}, that in the model")
-    for n, axis in arguments["axes"]:
+def read(plan, inputs):
+    """Return the `Parameters` of a run's inputs for a `_fuse.Plan`. Raise ValueError if fusion could change results."""
+    inputs = list(inputs)
+    for n, wanted in plan.shapes.items():
+        if inputs[n].shape != wanted:
+            raise ValueError(f"{plan.inputs[n]}: got shape {inputs[n].shape}, wanted {wanted}, that in the model")
+    for n, axis in plan.axes:
         inputs[n] = _dequantized(inputs[n], *[inputs[each] for each in _inputs.of_dequantization(n)], axis)
-    weights, groups = inputs[_inputs.W], arguments["attributes"].get("group", 1)
+    weights, groups = inputs[_inputs.W], plan.attributes.get("group", 1)
     bias, *norm, slopes = [None if inputs[n] is None else inputs[n].reshape(-1)
                            for n in (*_inputs.PARAMETERS[1:], _inputs.SLOPES)]  # fmt: skip
+    if not plan.adds_bias:
+        bias = inputs[_inputs.B]
     if slopes is not None and not np.isfinite(slopes).all():
-        return Parameters(weights, bias)
-    if epsilon is not None:
+        raise ValueError("PRelu: got slopes that are not all finite")
+    if plan.epsilon is not None:
         channels = groups * weights.shape[1]
-        if any(each is not None and len(each) != channels for each in (bias, *norm)):
+        if any(each is not None and each.shape != (channels,) for each in (bias, *norm)):
             raise ValueError(f"batch norm: got other sizes than the {channels} channels")
-        folded = _norm.fold(weights, bias, *norm, epsilon, groups)
-        if folded[0] is None:
-            return Parameters(weights, bias)
-        weights, bias = folded
+        weights, bias = _norm.fold(weights, bias, *norm, plan.epsilon, groups)
+        if weights is None:
+            raise ValueError("batch norm: got factors with which the weights are not finite or leave the normal range")
     if slopes is None:
-        return Parameters(weights, bias, arguments.get("activation"), is_fused=True)
+        return Parameters(weights, bias, plan.activation)
     if len(slopes) == 1:
-        return Parameters(weights, bias, ["leaky_relu", float(slopes[0])], is_fused=True)
-    return Parameters(weights, bias, slopes=Slopes("float32", slopes), is_fused=True)
+        return Parameters(weights, bias, ["leaky_relu", float(slopes[0])])
+    return Parameters(weights, bias, None, Slopes("float32", slopes))
 
 
 def _dequantized(quantized, scale, zero, axis):

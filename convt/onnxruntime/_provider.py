@@ -1,0 +1,105 @@
+"""The execution provider in one session: its options, the nodes that it claims, and what the report of a session says."""
+
+from typing import NamedTuple
+
+from .._base.problem import PRECISIONS
+from . import _fuse, _host
+from ._node import Node
+
+OPTIONS = ("threads", "precision", "tune", "fuse", "session")
+_SWITCH = {"": None, "0": False, "false": False, "1": True, "true": True}
+
+# Key of a session of `convt.onnxruntime.InferenceSession` that is being created -> its provider. The option "session" is the key.
+sessions = {}
+
+
+class Settings(NamedTuple):
+    """The options of a provider."""
+
+    threads: int = 0  # 0 for convt's own number
+    precision: str | None = None
+    tune: bool = False
+    fuse: bool = True
+
+
+class Provider:
+    """A provider. ``options`` is a dict of texts, "" for those that are not set.
+
+    Attributes
+    ----------
+    nodes : dict
+        Name -> `Node` that convt computes.
+    kept : dict
+        Name of a ConvTranspose node left to ONNX Runtime -> reason.
+    """
+
+    def __init__(self, options):
+        threads, precision = options["threads"] or "0", options["precision"] or None
+        if not threads.isdecimal():
+            raise ValueError(f"option threads: got {threads!r}, wanted an integer >= 0")
+        if precision not in (None, *PRECISIONS):
+            raise ValueError(f"option precision: got {precision!r}, wanted one of {', '.join(PRECISIONS)}")
+        tune, fuse = (_switch(name, options[name]) for name in ("tune", "fuse"))
+        # ONNX Runtime cannot save compiled nodes in a model with cached contexts of providers.
+        fuse = options["context"] != "1" and fuse is not False
+        self.settings = Settings(int(threads), precision, bool(tune), fuse)
+        self.nodes, self.kept, self._plans = {}, {}, {}
+        if options["session"]:
+            sessions[options["session"]] = self
+
+    def claim(self, nodes, opset):
+        """Return the groups of nodes that convt computes: a list for each, of the ConvTranspose node and those fused with it.
+
+        ``nodes`` are the ConvTranspose nodes of a graph, and ``opset`` is the version of ONNX's operators.
+        """
+        self._plans = {}  # name of a group's output -> its plan; ONNX Runtime compiles a graph before it shows the next
+        groups = []
+        for node in nodes:
+            try:
+                plan, group = _fuse.fused(node, opset, self.settings.fuse)
+            except _fuse.Left as left:
+                self.kept[_name(node)] = str(left)
+                continue
+            except Exception as error:
+                if _host.is_foreign(error):
+                    raise
+                self.kept[_name(node)] = f"convt cannot claim it: {type(error).__name__}: {error}"
+                continue
+            self.kept.pop(plan.name, None)
+            self._plans[plan.output] = plan
+            groups.append(group)
+        return groups
+
+    def compile(self, fused):
+        """Return the node of a group that ONNX Runtime fused into one node."""
+        plan = self._plans[fused.outputs[0].name]
+        return self._add(plan, [value.name for value in fused.inputs], fused.name)
+
+    def single(self, name, output, attributes, version, constants):
+        """Return the node of a registered kernel.
+
+        ``version`` is that of its operator. ``constants`` says of W, and of B if it is given, whether it is a constant.
+        """
+        inputs, claimed = ["X", "W", "B"][: 1 + len(constants)], self._plans.get(output)
+        original = _fuse.Original("ConvTranspose", tuple(inputs), ("Y",), attributes, name)
+        plan = _fuse.Plan(name or output, attributes, version, inputs, [original])
+        plan.constants = {n for n, is_constant in enumerate(constants, 1) if is_constant}
+        plan.in_model = claimed is None or claimed.in_model
+        return self._add(plan, inputs, name)
+
+    def _add(self, plan, order, host_name):
+        node, name = Node(plan, self.settings, order, host_name), plan.name
+        while name in self.nodes:
+            name += "'"
+        self.nodes[name] = node
+        return node
+
+
+def _name(node):
+    return node.name or next(value.name for value in node.outputs)
+
+
+def _switch(name, text):
+    if text.lower() not in _SWITCH:
+        raise ValueError(f"option {name}: got {text!r}, wanted 0 or 1")
+    return _SWITCH[text.lower()]
