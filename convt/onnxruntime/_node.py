@@ -48,7 +48,7 @@ class Node:
         self.data_index = self.places[_inputs.X]
         added = self.places[_inputs.ADDED]
         self.added_index = 0 if added is None else added + 1  # 0: nothing is added
-        self.packed, self.shapes, self.refused = None, {}, None
+        self.packed, self.unpackable, self.shapes, self.refused = None, "", {}, None
         self.last_packed = None, None  # (shapes and checksums of a run's parameters, their `Packed`)
         self.runtime_parameters = [
             n for n, at in enumerate(self.places)
@@ -86,7 +86,7 @@ class Node:
         if not self.runtime_parameters:
             with self.lock:
                 if self.packed is None:
-                    self.packed = self.packed_of(inputs)
+                    self._pack_constants(inputs)
             return self.packed
         if not self.plan.in_model:
             return None
@@ -97,6 +97,16 @@ class Node:
             packed = self.packed_of(copies, _inputs.W in self.runtime_parameters)
             self.last_packed = sums, packed
         return packed
+
+    def _pack_constants(self, inputs):
+        """Pack constant weights. An error is kept, so that later runs need not try again."""
+        if self.unpackable:
+            raise ValueError(self.unpackable)
+        try:
+            self.packed = self.packed_of(inputs)
+        except ValueError as error:
+            self.unpackable = "" if _host.is_foreign(error) else str(error)
+            raise
 
     def output_shape(self, inputs):
         """Return the shape of the output for the input arrays of a run."""
@@ -185,6 +195,5 @@ class Node:
                 self._session = _model.session(self.plan, feed, self.threads)
             except Exception as theirs:
                 raise (theirs if _host.is_foreign(theirs) else error) from None
-        result = self._session.run(None, feed)[0]
         self.refused = tuple(each.shape for each in inputs[:2]), f"{type(error).__name__}: {error}"
-        return result
+        return self._session.run(None, feed)[0]

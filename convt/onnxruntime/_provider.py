@@ -43,7 +43,10 @@ class Provider:
         # ONNX Runtime cannot save compiled nodes in a model with cached contexts of providers.
         fuse = options["context"] != "1" and fuse is not False
         self.settings = Settings(int(threads), precision, bool(tune), fuse)
-        self.nodes, self.kept, self._plans = {}, {}, {}
+        self.nodes, self.kept = {}, {}
+        # Name of a group's output -> its plan. Two graphs may use one name: ONNX Runtime compiles the groups of a graph before it
+        # shows the next, but makes kernels at the end, so that these take only what cannot change results from here.
+        self._plans = {}
         if options["session"]:
             sessions[options["session"]] = self
 
@@ -52,7 +55,6 @@ class Provider:
 
         ``nodes`` are the ConvTranspose nodes of a graph, and ``opset`` is the version of ONNX's operators.
         """
-        self._plans = {}  # name of a group's output -> its plan; ONNX Runtime compiles a graph before it shows the next
         groups = []
         for node in nodes:
             try:
@@ -81,11 +83,12 @@ class Provider:
         ``version`` is that of its operator. ``constants`` says of W, and of B if it is given, whether it is a constant.
         """
         inputs, claimed = ["X", "W", "B"][: 1 + len(constants)], self._plans.get(output)
-        original = _fuse.Original("ConvTranspose", tuple(inputs), ("Y",), attributes, name)
+        host_name = claimed.originals[0].name if claimed else name
+        original = _fuse.Original("ConvTranspose", tuple(inputs), ("Y",), attributes, host_name)
         plan = _fuse.Plan(name or output, attributes, version, inputs, [original])
         plan.constants = {n for n, is_constant in enumerate(constants, 1) if is_constant}
         plan.in_model = claimed is None or claimed.in_model
-        return self._add(plan, inputs, name)
+        return self._add(plan, inputs, host_name)
 
     def _add(self, plan, order, host_name):
         node, name = Node(plan, self.settings, order, host_name), plan.name

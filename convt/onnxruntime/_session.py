@@ -157,7 +157,7 @@ class InferenceSession(onnxruntime.InferenceSession):
         kept = dict(self._provider.kept) if self._provider else {}
         packed = tuple(name for name, node in self.nodes.items() if node.plan.in_model)
         unpacked = tuple(name for name in self.nodes if name not in packed)
-        fused = {name: node.plan.fused for name, node in self.nodes.items() if node.plan.fused}
+        fused = {name: node.plan.fused for name, node in self.nodes.items() if node.plan.fused and not node.unpackable}
         for name, node in self.nodes.items():
             if node.refused is not None:
                 shapes, why = node.refused

@@ -18,6 +18,7 @@ PATHS = [str(each) for each in Path(__file__).parents[:2]]  # folders of the mod
 OPSET = 17
 RNG = np.random.default_rng(0)
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+FUSED = re.compile(r"while running \S+ node\. Name:'[^']*'")  # ONNX Runtime names the node that it made of several
 SOURCE = re.compile(r"^.*?\[([A-Z]):onnxruntime:[^,]*, \S+ ")  # time, session and source line of a message of the logger
 
 
@@ -77,7 +78,11 @@ def outcome(call, *arguments):
     try:
         return call(*arguments)
     except Exception as error:
-        return type(error), re.sub("0x[0-9a-f]+", "", str(error))
+        return type(error), re.sub("0x[0-9a-f]+", "", without_node(str(error)))
+
+
+def without_node(text):
+    return FUSED.sub("while running a node", text)
 
 
 def both(call):
@@ -96,7 +101,7 @@ def close(session, other, feed):
 
 def messages(capfd):
     """Return the messages of ONNX Runtime's loggers without times and source lines."""
-    return [SOURCE.sub(r"\1 ", line) for line in COLOURS.sub("", capfd.readouterr().err).splitlines()]
+    return [SOURCE.sub(r"\1 ", without_node(line)) for line in COLOURS.sub("", capfd.readouterr().err).splitlines()]
 
 
 def observed(kind, model, feeds, capfd):
@@ -105,7 +110,7 @@ def observed(kind, model, feeds, capfd):
     try:
         session = kind(model.SerializeToString(), providers=["CPUExecutionProvider"])
     except Exception as error:
-        return None, [(type(error), str(error)), messages(capfd)], []
+        return None, [(type(error), without_node(str(error))), messages(capfd)], []
     seen = [messages(capfd)]
     for listed in (session.get_inputs(), session.get_overridable_initializers(), session.get_outputs()):
         seen.append([(each.name, each.type, each.shape) for each in listed])
@@ -114,7 +119,7 @@ def observed(kind, model, feeds, capfd):
         try:
             arrays.append(session.run(None, feed))
         except Exception as error:
-            seen.append((type(error), str(error)))
+            seen.append((type(error), without_node(str(error))))
         seen.append(messages(capfd))
     return session, seen, arrays
 

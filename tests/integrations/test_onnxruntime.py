@@ -15,7 +15,7 @@ from onnx_models import OPSET, both, conv, info, model_of, norm, onnx, onnxrunti
 import convt
 import convt.onnx
 import convt.onnxruntime
-from convt.onnxruntime import _host, _node
+from convt.onnxruntime import _node, _provider
 
 TensorProto, helper, numpy_helper = onnx.TensorProto, onnx.helper, onnx.numpy_helper
 X2 = weights(2, 6, 5, 7)
@@ -348,7 +348,7 @@ def test_a_session_gives_back_its_nodes():
     node = weakref.ref(session.nodes["Y"])
     del session
     gc.collect()
-    assert node() is None and not _host.sessions
+    assert node() is None and not _provider.sessions
 
 
 # ------------------------------------------------------------------------------------------------ refused arguments

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx_models import TensorProto, alike, conv, helper, info, numpy_helper, onnxruntime, tensors, weights
 
-from convt.onnxruntime import InferenceSession, _host, _replaced
+from convt.onnxruntime import InferenceSession
 
 X, W = weights(1, 6, 5, 7), weights(6, 4, 3, 3)
 FIXED, OPEN, UNKNOWN = X.shape, ("N", 6, "H", "V"), None
@@ -166,18 +166,6 @@ def test_sums_that_are_larger_than_the_output_of_the_node(other, dtype, behind):
     assert ours.report.fused == {"a": ("Add", behind)} and not ours.report.kept
 
 
-def test_a_node_whose_shape_onnx_runtime_refuses_is_left(monkeypatch, capfd):
-    """Check a failure while shapes are inferred, which ONNX Runtime does not report."""
-
-    def refuse(*_):
-        raise ValueError("strides: got 3, wanted less")
-
-    monkeypatch.setattr(_replaced, "output_dims", refuse)
-    monkeypatch.setattr(_host, "_LIBRARIES", _host._LIBRARIES | {__name__.partition(".")[0]})
-    session = alike(model_of([conv()], {"X": FIXED}, constants={"W": W}), [{"X": X}], capfd, served=0)
-    assert session.report.kept == {"Y": "convt refuses it: ValueError: strides: got 3, wanted less"} and not _host.sessions
-
-
 @pytest.mark.parametrize("shape", [(1, 6, 1, 1), (None, 6, 1, 1), ("N", 6, 1, "V")])
 def test_negative_sizes(shape, capfd):
     """Check an output whose size would be negative, and another node of the model."""
@@ -227,15 +215,3 @@ def test_a_prelu_that_enlarges_its_input(place, slopes, shape, capfd):
         model.opset_import.append(helper.make_opsetid("own", 1))
     session = alike(model, [feed], capfd)
     assert session.get_session_options().enable_mem_reuse
-
-
-@pytest.mark.parametrize(("attributes", "why"), [
-    ({"auto_pad": "SAME_UPPER", "strides": [2, 2]}, "the shape of its weights is unknown, so its kernel may be smaller"),
-    ({"output_padding": [1, 1], "output_shape": [9, 9], "strides": [2, 2]}, "ONNX Runtime may refuse together, and inputs"),
-])  # fmt: skip
-def test_the_report_says_which_shape_would_decide(attributes, why):
-    """Check nodes that are left because a shape is unknown, and that convt computes them if it is known."""
-    for shape, served in ((W.shape, 1), (UNKNOWN, 0)):
-        session = InferenceSession(model_of([conv(**attributes)], {"X": (1, 6, 4, 4), "W": shape}))
-        assert len(session.nodes) == served and all(why in each for each in session.report.kept.values()), session.report
-        assert session.run(None, {"X": weights(1, 6, 4, 4), "W": W})[0].shape[:2] == (1, 4)
