@@ -57,7 +57,7 @@ class Plan:
     in_model : bool
         Whether the model contains all parameters, so that runs rarely bring others.
     shapes : dict of int to tuple
-        Place of a parameter -> the shape for which it is fused.
+        Place of a parameter -> the shape for which it is fused. Options or a run may bring a value of another shape.
     axes : list
         ``(place of a quantized parameter, axis of its scales)``.
     epsilon : float or None
@@ -83,26 +83,26 @@ class Plan:
         return self.originals[-1].outputs[0]
 
 
-def fused(node, opset, is_permitted=True):
+def fused(node, opset, taken=frozenset()):
     """Return ``(plan, nodes)``: the `Plan` of a ConvTranspose node and of the nodes fused with it, and these nodes.
 
     Raise `Left` if convt does not compute the node as ONNX Runtime does. A following node is fused if it is the only reader of
-    the value before it. If ``is_permitted`` is False, nothing is fused.
+    the value before it, and not in ``taken``. If this is None, nothing is fused.
     """
     attributes, inputs, outputs = node.attributes, node.inputs, node.outputs
     _check(node, attributes, inputs, outputs)
     fusion = _Fusion(node, attributes, inputs, opset)
     joins = fusion.bias, fusion.norm, fusion.scale, fusion.shift, fusion.sum, fusion.activation
     value = outputs[0]
-    for join in joins if is_permitted and opset >= _FIRST_OPSET else ():
+    for join in joins if taken is not None and opset >= _FIRST_OPSET else ():
         follower = None if value.is_output else value.reader
-        if follower is None or follower.domain or follower.provider:
+        if follower is None or follower in taken or follower.domain or follower.provider:
             continue
         if len(follower.outputs) == 1 and join(follower, value.name):
             fusion.nodes.append(follower)
             fusion.plan.fused += (follower.op_type,)
             value = follower.outputs[0]
-    if is_permitted:
+    if taken is not None:
         fusion.read_quantized()
     fusion.finish()
     return fusion.plan, fusion.nodes
@@ -152,7 +152,7 @@ class _Fusion:
         self.nodes, self.values = [node], dict(enumerate(inputs))
         self.plan = Plan(node.name or node.outputs[0].name, attributes, opset, [], [])
         self.kind, dims = inputs[_inputs.W].type
-        self.dims = dims if _is_in_model(inputs[_inputs.W]) or _dequantizing(inputs[_inputs.W]) else None
+        self.dims = dims if len(dims) > 2 and min(dims) > 0 else None  # of computed weights, each run checks them
 
     def bias(self, add, source):
         """Fuse an Add of a constant per channel as the bias of a node without one."""
@@ -247,7 +247,8 @@ class _Fusion:
         parameters = {n: value for n, value in given.items() if n not in (_inputs.X, _inputs.ADDED)}
         plan.constants = {n for n, value in parameters.items() if value.is_constant}
         plan.in_model = all(_is_in_model(each) or _dequantizing(each) for each in parameters.values())
-        plan.shapes = {n: value.type[1] for n, value in parameters.items() if value.is_optional}
+        free = {_inputs.W if self.dims is None else None, None if plan.adds_bias else _inputs.B}
+        plan.shapes = {n: value.type[1] for n, value in parameters.items() if n not in free}
         if self.dims is not None:
             plan.attributes = plan.attributes | {"kernel_shape": list(self.dims[2:])}
 

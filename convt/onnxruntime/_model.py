@@ -9,30 +9,45 @@ import struct
 import onnxruntime
 
 from .._base import dtypes
+from . import _host
 
 _NUMBERS = {each.dtype: each.onnx for each in dtypes.ALL}
 _SILENT = 4  # the severity of fatal errors; the session that convt serves reports the others
 _IR_VERSION = 8  # the format of models since 2021, which every version of ONNX Runtime that convt supports reads
 
 
-def session(plan, inputs, threads):
-    """Return a session of ONNX Runtime that computes the nodes of a `_fuse.Plan` for inputs of these dtypes. It prints nothing.
+class Unknown(Exception):
+    """ONNX Runtime has no operator for such nodes."""
 
-    ``inputs`` is {name: array}.
+
+def session(originals, opset, values, threads):
+    """Return a session of ONNX Runtime that computes nodes, a list of `_fuse.Original`. It prints nothing.
+
+    ``values`` is {name: array} of all values that the nodes may read, in the dtypes of a run. Raise `Unknown` if ONNX Runtime
+    has no operator for them.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = threads, _SILENT
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it would take the outer session's cores
-    return onnxruntime.InferenceSession(serialized(plan, inputs), options, ["CPUExecutionProvider"])
+    model = serialized(originals, opset, values)
+    try:
+        return onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"], enable_fallback=0)
+    except Exception as error:
+        if _host.is_foreign(error):
+            raise
+        raise Unknown(str(error)) from None
 
 
-def serialized(plan, inputs):
-    """Return the nodes of a plan as the bytes of a model; ``inputs`` is {name: array}."""
-    numbers = {name: _NUMBERS[each.dtype] for name, each in inputs.items()}
-    output = _value(plan.output, numbers[plan.inputs[0]])
-    graph = [_field(1, _node(each)) for each in plan.originals]
+def serialized(originals, opset, values):
+    """Return nodes as the bytes of a model; ``values`` is {name: array}."""
+    read, made = {name for each in originals for name in each.inputs}, {name for each in originals for name in each.outputs}
+    numbers = {name: _NUMBERS[each.dtype] for name, each in values.items() if name in read - made}
+    # The output has the type of the input of the first node that is no DequantizeLinear.
+    main = next(each for each in originals if each.op_type != "DequantizeLinear")
+    output = _value(originals[-1].outputs[0], numbers[main.inputs[0]])
+    graph = [_field(1, _node(each)) for each in originals]
     graph += [_field(2, "nodes"), *(_field(11, _value(*each)) for each in numbers.items()), _field(12, output)]
-    return b"".join([_field(1, _IR_VERSION), _field(7, b"".join(graph)), _field(8, _field(1, "") + _field(2, plan.opset))])
+    return b"".join([_field(1, _IR_VERSION), _field(7, b"".join(graph)), _field(8, _field(1, "") + _field(2, opset))])
 
 
 def _node(original):

@@ -21,6 +21,7 @@ class Packed(NamedTuple):
 
     operator: Any
     slopes: Slopes | None
+    is_fused: bool  # see `_parameters.Parameters`
 
 
 class Node:
@@ -48,13 +49,13 @@ class Node:
         self.data_index = self.places[_inputs.X]
         added = self.places[_inputs.ADDED]
         self.added_index = 0 if added is None else added + 1  # 0: nothing is added
-        self.packed, self.unpackable, self.shapes, self.refused = None, "", {}, None
+        self.packed, self.shapes, self.refused = None, {}, None
         self.last_packed = None, None  # (shapes and checksums of a run's parameters, their `Packed`)
         self.runtime_parameters = [
             n for n, at in enumerate(self.places)
             if at is not None and n not in (_inputs.X, _inputs.ADDED) and n not in plan.constants
         ]  # fmt: skip
-        self.lock, self._session = threading.Lock(), None
+        self.lock, self._sessions = threading.Lock(), {}  # number of nodes before the first of a session -> the session
 
     def placed(self, given):
         """Return the inputs of a run by the places of `_inputs`, None for those that the node lacks."""
@@ -63,7 +64,12 @@ class Node:
     @property
     def operator(self):
         """The operator that computes all runs of the node, or None."""
-        return None if self.packed is None else self.packed.operator
+        return self.packed.operator if self.packed is not None and self.packed.is_fused else None
+
+    def is_fused(self):
+        """Return whether the operators behind the ConvTranspose are computed with it in the last known run."""
+        packed = self.packed or self.last_packed[1]
+        return packed is None or packed.is_fused
 
     def values(self, weights, activation=None):
         """Return the keywords of the node's operator for weights of this shape and dtype."""
@@ -71,10 +77,10 @@ class Node:
 
     def packed_of(self, inputs, copied=False):
         """Return the `Packed` weights of inputs. ``copied`` is whether convt copied W for them."""
-        weights, bias, activation, slopes = _parameters.read(self.plan, inputs)
+        weights, bias, activation, slopes, is_fused = _parameters.read(self.plan, inputs)
         values = self.values(weights, activation) | ({"backend": "tune"} if self.settings.tune else {})
         operator = onnx_rules.operator(weights, bias, values, copied or weights is not inputs[_inputs.W])
-        return Packed(operator, slopes)
+        return Packed(operator, slopes, is_fused)
 
     def current_packed(self, inputs):
         """Return the `Packed` weights of a run's inputs, or None if they are likely to change with every run.
@@ -86,7 +92,7 @@ class Node:
         if not self.runtime_parameters:
             with self.lock:
                 if self.packed is None:
-                    self._pack_constants(inputs)
+                    self.packed = self.packed_of(inputs)
             return self.packed
         if not self.plan.in_model:
             return None
@@ -97,16 +103,6 @@ class Node:
             packed = self.packed_of(copies, _inputs.W in self.runtime_parameters)
             self.last_packed = sums, packed
         return packed
-
-    def _pack_constants(self, inputs):
-        """Pack constant weights. An error is kept, so that later runs need not try again."""
-        if self.unpackable:
-            raise ValueError(self.unpackable)
-        try:
-            self.packed = self.packed_of(inputs)
-        except ValueError as error:
-            self.unpackable = "" if _host.is_foreign(error) else str(error)
-            raise
 
     def output_shape(self, inputs):
         """Return the shape of the output for the input arrays of a run."""
@@ -162,6 +158,11 @@ class Node:
         if added is not None and added.shape != out.shape:
             added = np.broadcast_to(added, out.shape)
         slopes = (packed or parameters).slopes
+        if not (packed or parameters).is_fused:
+            convolved = np.empty(shape, out.dtype)
+            self._convolve(inputs[0], packed, parameters, convolved)
+            out[...] = self._run_onnxruntime(inputs, convolved)
+            return
         if out.shape == shape:
             self._convolve(inputs[0], packed, parameters, out, added)
         else:  # the sum broadcasts the output of the ConvTranspose, which is rare
@@ -178,7 +179,7 @@ class Node:
         if packed is not None:
             packed.operator(data, out, add=added)
         else:
-            weights, bias, activation, _ = parameters
+            weights, bias, activation, _, _ = parameters
             onnx_rules.compute(data, weights, bias, self.values(weights, activation), out, added)
 
     def compute_with_onnxruntime(self, error, inputs):
@@ -189,11 +190,21 @@ class Node:
         """
         if _host.is_foreign(error):
             raise error
-        feed = {name: value for name, value in zip(self.plan.inputs, inputs, strict=False) if name}
-        if self._session is None:
-            try:
-                self._session = _model.session(self.plan, feed, self.threads)
-            except Exception as theirs:
-                raise (theirs if _host.is_foreign(theirs) else error) from None
         self.refused = tuple(each.shape for each in inputs[:2]), f"{type(error).__name__}: {error}"
-        return self._session.run(None, feed)[0]
+        try:
+            return self._run_onnxruntime(inputs)
+        except _model.Unknown:
+            raise error from None
+
+    def _run_onnxruntime(self, inputs, convolved=None):
+        """Compute the output with ONNX Runtime: of all nodes, or from the output of the ConvTranspose of those behind it."""
+        feed = {name: value for name, value in zip(self.plan.inputs, inputs, strict=False) if name}
+        originals = self.plan.originals
+        if convolved is not None:
+            at = next(n for n, each in enumerate(originals) if each.op_type == "ConvTranspose")
+            feed[originals[at].outputs[0]], originals = convolved, originals[at + 1 :]
+        key = len(originals)
+        if key not in self._sessions:
+            self._sessions[key] = _model.session(originals, self.plan.opset, feed, self.threads)
+        session = self._sessions[key]
+        return session.run(None, {each.name: feed[each.name] for each in session.get_inputs()})[0]

@@ -11,16 +11,20 @@ from . import _inputs
 
 
 class Parameters(NamedTuple):
-    """The parameters of a node in a run."""
+    """The parameters of a node in a run.
+
+    If ``is_fused`` is False, they are those of the ConvTranspose alone, because fusion could change results.
+    """
 
     weights: Any
     bias: Any
     activation: Any = None
     slopes: Slopes | None = None  # the slopes of a PRelu, one for each channel
+    is_fused: bool = True
 
 
 def read(plan, inputs):
-    """Return the `Parameters` of a run's inputs for a `_fuse.Plan`. Raise ValueError if fusion could change results."""
+    """Return the `Parameters` of a run's inputs for a `_fuse.Plan`."""
     inputs = list(inputs)
     for n, wanted in plan.shapes.items():
         if inputs[n].shape != wanted:
@@ -32,15 +36,17 @@ def read(plan, inputs):
                            for n in (*_inputs.PARAMETERS[1:], _inputs.SLOPES)]  # fmt: skip
     if not plan.adds_bias:
         bias = inputs[_inputs.B]
+    unfused = Parameters(weights, None if plan.adds_bias else bias, is_fused=False)
     if slopes is not None and not np.isfinite(slopes).all():
-        raise ValueError("PRelu: got slopes that are not all finite")
+        return unfused
     if plan.epsilon is not None:
         channels = groups * weights.shape[1]
         if any(each is not None and each.shape != (channels,) for each in (bias, *norm)):
             raise ValueError(f"batch norm: got other sizes than the {channels} channels")
-        weights, bias = _norm.fold(weights, bias, *norm, plan.epsilon, groups)
-        if weights is None:
-            raise ValueError("batch norm: got factors with which the weights are not finite or leave the normal range")
+        folded = _norm.fold(weights, bias, *norm, plan.epsilon, groups)
+        if folded[0] is None:
+            return unfused
+        weights, bias = folded
     if slopes is None:
         return Parameters(weights, bias, plan.activation)
     if len(slopes) == 1:

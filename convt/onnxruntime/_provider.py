@@ -29,8 +29,6 @@ class Provider:
     ----------
     nodes : dict
         Name -> `Node` that convt computes.
-    kept : dict
-        Name of a ConvTranspose node left to ONNX Runtime -> reason.
     """
 
     def __init__(self, options):
@@ -43,7 +41,7 @@ class Provider:
         # ONNX Runtime cannot save compiled nodes in a model with cached contexts of providers.
         fuse = options["context"] != "1" and fuse is not False
         self.settings = Settings(int(threads), precision, bool(tune), fuse)
-        self.nodes, self.kept = {}, {}
+        self.nodes, self._left = {}, {}  # names of a node that is left, and of its output -> reason
         # Name of a group's output -> its plan. Two graphs may use one name: ONNX Runtime compiles the groups of a graph before it
         # shows the next, but makes kernels at the end, so that these take only what cannot change results from here.
         self._plans = {}
@@ -55,22 +53,28 @@ class Provider:
 
         ``nodes`` are the ConvTranspose nodes of a graph, and ``opset`` is the version of ONNX's operators.
         """
-        groups = []
+        groups, taken = [], set()
         for node in nodes:
             try:
-                plan, group = _fuse.fused(node, opset, self.settings.fuse)
-            except _fuse.Left as left:
-                self.kept[_name(node)] = str(left)
-                continue
+                plan, group = _fuse.fused(node, opset, taken if self.settings.fuse else None)
             except Exception as error:
                 if _host.is_foreign(error):
                     raise
-                self.kept[_name(node)] = f"convt cannot claim it: {type(error).__name__}: {error}"
+                why = "" if isinstance(error, _fuse.Left) else f"convt cannot claim it: {type(error).__name__}: "
+                self._left[node.name, node.outputs[0].name] = f"{why}{error}"
                 continue
-            self.kept.pop(plan.name, None)
             self._plans[plan.output] = plan
             groups.append(group)
+            taken.update(group)
         return groups
+
+    @property
+    def kept(self):
+        """Return {name of a ConvTranspose node left to ONNX Runtime: reason}."""
+        found = {}
+        for (name, output), why in self._left.items():
+            found[_unique(name or output, {*self.nodes, *found})] = why
+        return found
 
     def compile(self, fused):
         """Return the node of a group that ONNX Runtime fused into one node."""
@@ -91,15 +95,14 @@ class Provider:
         return self._add(plan, inputs, host_name)
 
     def _add(self, plan, order, host_name):
-        node, name = Node(plan, self.settings, order, host_name), plan.name
-        while name in self.nodes:
-            name += "'"
-        self.nodes[name] = node
+        node = self.nodes[_unique(plan.name, self.nodes)] = Node(plan, self.settings, order, host_name)
         return node
 
 
-def _name(node):
-    return node.name or next(value.name for value in node.outputs)
+def _unique(name, taken):
+    while name in taken:
+        name += "'"
+    return name
 
 
 def _switch(name, text):

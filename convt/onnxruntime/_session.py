@@ -154,10 +154,10 @@ class InferenceSession(onnxruntime.InferenceSession):
     @property
     def report(self) -> Report:
         """Return a `Report` of the nodes that convt computes and of those left to ONNX Runtime."""
-        kept = dict(self._provider.kept) if self._provider else {}
+        kept = self._provider.kept if self._provider else {}
         packed = tuple(name for name, node in self.nodes.items() if node.plan.in_model)
         unpacked = tuple(name for name in self.nodes if name not in packed)
-        fused = {name: node.plan.fused for name, node in self.nodes.items() if node.plan.fused and not node.unpackable}
+        fused = {name: node.plan.fused for name, node in self.nodes.items() if node.plan.fused and node.is_fused()}
         for name, node in self.nodes.items():
             if node.refused is not None:
                 shapes, why = node.refused
@@ -222,9 +222,13 @@ def _raising(call, arguments, keywords):
     if _host.foreign_exceptions:
         _host.take_foreign_exception()  # drop an exception of an earlier run
     try:
-        return call(*arguments, **keywords)
+        result = call(*arguments, **keywords)
     except Exception:
         other = _host.take_foreign_exception()
         if other is None:
             raise
+    else:
+        other = _host.take_foreign_exception() if _host.foreign_exceptions else None
+        if other is None:
+            return result
     raise other

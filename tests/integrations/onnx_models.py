@@ -56,8 +56,7 @@ def weights(*shape, dtype=np.float32):
     return RNG.standard_normal(shape).astype(dtype)
 
 
-def plain(model):
-    options = onnxruntime.SessionOptions()
+def plain(model, options=None):
     return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
 
 

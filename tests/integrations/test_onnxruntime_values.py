@@ -70,8 +70,9 @@ def test_values_of_the_options_come_first(name, level):
     options.add_initializer(name, other)
     session = InferenceSession(model, options)
     assert len(session.report.packed) == 1 and session.report.fused, session.report
-    agree(session, unoptimised(model, options))
-    if name != "nothing":
+    agree(session, plain(model, options))
+    if name != "nothing" and (level == "ORT_DISABLE_ALL" or name in QUANTIZED):
+        # With optimisations, ONNX Runtime folds a norm into the weights, and then overlooks values of the options.
         assert abs(session.run(None, {"X": X})[0] - plain(model).run(None, {"X": X})[0]).max() > 0.01
 
 
@@ -86,7 +87,7 @@ def test_values_of_another_shape(name, shape):
     value = onnxruntime.OrtValue.ortvalue_from_numpy(np.ones(shape, dtype))
     options.add_initializer(name, value)
     session = InferenceSession(model, options)
-    agree(session, unoptimised(model, options))
+    agree(session, plain(model, options))
 
 
 @pytest.mark.skipif(VERSION < (1, 22), reason="older versions have no option for the folder of external data")
@@ -232,7 +233,7 @@ def test_a_scale_that_fusion_would_change(name, behind, given, kind):
     model = model_of(nodes, inputs, constants=constants)
     session = InferenceSession(model)
     for _ in range(2):
-        agree(session, unoptimised(model), feed)
+        agree(session, plain(model), feed)
     assert len(session.report.packed + session.report.unpacked) == 1 and not session.report.kept, session.report
 
 
