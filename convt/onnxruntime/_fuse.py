@@ -249,8 +249,6 @@ class _Fusion:
         plan.in_model = all(_is_in_model(each) or _dequantizing(each) for each in parameters.values())
         free = {_inputs.W if self.dims is None else None, None if plan.adds_bias else _inputs.B}
         plan.shapes = {n: value.type[1] for n, value in parameters.items() if n not in free}
-        if self.dims is not None:
-            plan.attributes = plan.attributes | {"kernel_shape": list(self.dims[2:])}
 
     def _other(self, follower, operator, source):
         """Return the value that a follower reads beside ``source`` if it is this operator, else None."""

@@ -116,9 +116,9 @@ def test_what_onnx_runtime_reads_otherwise_is_left_to_it(attributes, why, consta
     model = model_of(nodes, inputs, constants={"V": w} | ({"W": w} if constant else {}))
     feed = {"X": np.ones((1, 4, 5), np.float32)} | ({} if constant else {"W": w})
     session = convt.onnxruntime.InferenceSession(model)
-    assert list(session.nodes) == ["second"] and list(session.report.kept) == ["first"]
-    assert re.search(why, session.report.kept["first"])
     got, want = (each.run(None, feed)[0] for each in (session, plain(model)))
+    assert "second" in session.nodes and list(session.report.kept) == ["first"]  # before the run, if the attributes decide
+    assert re.search(why, session.report.kept["first"])
     assert got.shape == want.shape and np.allclose(got, want, rtol=1e-5)
 
 

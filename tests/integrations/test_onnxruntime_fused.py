@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from onnx_models import TensorProto, both, conv, helper, info, model_of, norm, onnxruntime, outcome, plain, same, weights
+from onnx_models import TensorProto, both, conv, helper, info, joined, model_of, norm, onnxruntime, outcome, plain, same, weights
 
 from convt.onnxruntime import InferenceSession, _node
 
@@ -46,7 +46,7 @@ def test_a_sum_after_a_bias_and_a_norm_is_fused():
     constants |= {"W": W, "bias": weights(6)}
     model = model_of(nodes, {"X": X.shape, "S": SHAPE}, constants=constants)
     session = same(model, {"X": X, "S": weights(*SHAPE)})
-    assert fused(session) == ("BatchNormalization", "Add", "LeakyRelu")
+    assert joined(session) == ("Add", "LeakyRelu")
 
 
 @pytest.mark.parametrize("other", [(1, 6, 1, 1), (6, 1, 1), (2, 1, 11, 13), (13,), (), (1, 1, 11, 1)])
@@ -135,7 +135,8 @@ def test_a_scale_after_a_norm_is_left():
     node, constants = norm("A", "B", 6)
     nodes = [conv(output="A", strides=[2, 2]), node, helper.make_node("Mul", ["B", "C"], ["Y"])]
     model = model_of(nodes, {"X": X.shape}, constants=constants | {"W": W, "C": weights(6, 1, 1)})
-    assert fused(same(model, {"X": X})) == ("BatchNormalization",)
+    session = same(model, {"X": X})
+    assert joined(session) in ((), ("Mul",))  # the second if ONNX Runtime folds the norm itself
 
 
 @pytest.mark.parametrize("followers", ["Mul", "Mul, Add"])
@@ -249,7 +250,9 @@ def test_a_slope_that_is_not_finite_or_not_constant_is_left():
     model = model_of(nodes, {"X": X.shape, "P": (1,)}, constants={"W": W})
     assert fused(same(model, {"X": X, "P": weights(1)})) == ()
     model = model_of(nodes, {"X": X.shape}, constants={"W": W, "P": np.full(1, np.inf, np.float32)})
-    assert fused(same(model, {"X": X})) == ()
+    session = InferenceSession(model)
+    np.testing.assert_allclose(session.run(None, {"X": X})[0], plain(model).run(None, {"X": X})[0], rtol=1e-5, atol=1e-5)
+    assert fused(session) == ()
 
 
 def test_a_batch_of_none():

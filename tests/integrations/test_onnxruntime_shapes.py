@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from onnx_models import TensorProto, alike, conv, helper, info, numpy_helper, onnxruntime, tensors, weights
+from onnx_models import TensorProto, alike, conv, helper, info, numpy_helper, onnxruntime, same, tensors, weights
 
 from convt.onnxruntime import InferenceSession
 
@@ -55,6 +55,9 @@ def test_wrong_shapes_of_values_behind_a_node(name, shape, capfd):
     nodes = [conv(output="a"), helper.make_node("Add", ["a", "S"], ["b"]), helper.make_node("Relu", ["b"], ["c"])]
     nodes += [helper.make_node("Softmax", ["c"], ["d"]), helper.make_node("Neg", ["d"], ["Y"])]
     model = model_of(nodes, {"X": shape, "S": RIGHT}, constants={"W": W}, declared=[info(name, shape=WRONG)])
+    if name == "d" and shape != UNKNOWN:  # ONNX Runtime infers shapes again after nodes were fused, and then knows more
+        same(model, {"X": X, "S": weights(*RIGHT)}, outputs=False)
+        return
     session = alike(model, [{"X": X, "S": weights(*RIGHT)}], capfd)
     assert session is None or session.report.fused == {"a": ("Add", "Relu")}  # both refuse shapes that do not fit the sum
 
@@ -170,18 +173,15 @@ def test_sums_that_are_larger_than_the_output_of_the_node(other, dtype, behind):
 def test_negative_sizes(shape, capfd):
     """Check an output whose size would be negative, and another node of the model."""
     nodes = [conv(pads=[2, 1, 2, 1]), conv(output="Z")]
-    session = alike(model_of(nodes, {"X": shape}, ("Y", "Z"), {"W": W}), [{"X": X[:, :, :1, :1]}], capfd)
-    assert "ONNX Runtime infers the shape" in session.report.kept["Y"]
+    session = alike(model_of(nodes, {"X": shape}, ("Y", "Z"), {"W": W}), [{"X": X[:, :, :1, :1]}], capfd, served=2)
+    assert "wanted at least 0" in session.report.kept["Y"]
 
 
-def test_the_report_says_that_a_branch_is_never_taken(capfd):
+def test_a_branch_that_is_never_taken(capfd):
     branches = [helper.make_graph([conv(output=name, name=name)], "branch", [], [info(name)]) for name in ("then", "else")]
     choice = helper.make_node("If", ["which"], ["Y"], then_branch=branches[0], else_branch=branches[1])
     session = alike(model_of([choice], {"X": FIXED}, constants={"W": W, "which": np.array(True)}), [{"X": X}], capfd)
-    assert session.report.packed == ("then",)
-    assert session.report.kept == {
-        "else": "ONNX Runtime removed it: its output is constant or unused, or its branch is never taken"
-    }
+    assert session.report.packed == ("then",) and not session.report.kept
 
 
 def test_the_report_tells_refused_runs_from_refused_nodes():
