@@ -98,7 +98,7 @@ def fused(node, opset, taken=frozenset()):
         follower = None if value.is_output else value.reader
         if follower is None or follower in taken or follower.domain or follower.provider:
             continue
-        if len(follower.outputs) == 1 and join(follower, value.name):
+        if len(follower.outputs) == 1 and follower.outputs[0].is_read and join(follower, value.name):
             fusion.nodes.append(follower)
             fusion.plan.fused += (follower.op_type,)
             value = follower.outputs[0]
@@ -117,6 +117,8 @@ def _check(node, attributes, inputs, outputs):
     given = [each for each in inputs if each is not None]
     if not (2 <= len(given) == len(inputs) - inputs[2:].count(None) and len(outputs) == 1):
         raise Left("it does not have the inputs and the output of a ConvTranspose")
+    if not outputs[0].is_read:
+        raise Left("nothing reads its output")
     if None in attributes.values():
         raise Left("one of its attributes has the wrong type")
     source = inputs[_inputs.X].producer

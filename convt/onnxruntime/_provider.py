@@ -6,6 +6,7 @@ from .._base.problem import PRECISIONS
 from . import _fuse, _host
 from ._node import Node
 
+NAME = "ConvtExecutionProvider"
 OPTIONS = ("threads", "precision", "tune", "fuse", "session")
 _SWITCH = {"": None, "0": False, "false": False, "1": True, "true": True}
 
@@ -55,6 +56,8 @@ class Provider:
         """
         groups, taken = [], set()
         for node in nodes:
+            if node.provider == NAME:
+                continue  # ONNX Runtime shows a graph again after it has assigned some of its nodes
             try:
                 plan, group = _fuse.fused(node, opset, taken if self.settings.fuse else None)
             except Exception as error:

@@ -2,7 +2,7 @@
 
 import onnxruntime
 
-from . import library
+from . import _provider, library
 
 
 def register() -> None:
@@ -21,9 +21,9 @@ def get_library_path() -> str:
 
 def get_ep_names() -> list[str]:
     """Return the names of the providers in the library: only ``"ConvtExecutionProvider"``."""
-    return [library.NAME]
+    return [_provider.NAME]
 
 
 def get_ep_name() -> str:
     """Return the name of the provider: ``"ConvtExecutionProvider"``."""
-    return str(library.NAME)
+    return _provider.NAME

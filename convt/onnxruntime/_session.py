@@ -199,21 +199,25 @@ class InferenceSession(onnxruntime.InferenceSession):
 def _with_ours(providers, provider_options, given):
     """Return a session's providers and their options with convt's, whose options ``given`` are defaults for the user's.
 
-    Values that ONNX Runtime refuses stay as they are.
+    Values that ONNX Runtime refuses stay as they are. ONNX Runtime warns of nodes that it computes with the CPU's provider
+    beside others, unless that is named, so it is named where only convt's is beside it.
     """
-    name, cpu = get_ep_name(), "CPUExecutionProvider"
+    own, cpu = get_ep_name(), "CPUExecutionProvider"
     names, options = list(providers or [cpu]) if isinstance(providers, (list, tuple, type(None))) else None, provider_options
     if names is None or (options is not None and len(options) != len(names)):
         return providers, provider_options
     plain = [each[0] if isinstance(each, tuple) and each else each for each in names]
-    at = plain.index(name) if name in plain else plain.index(cpu) if cpu in plain else len(plain)
-    if name not in plain:
-        names.insert(at, name)
-        options = None if options is None else [*options[:at], {}, *options[at:]]
+    added = [] if own in plain else [own]
+    if cpu not in plain and not {*plain} & {*onnxruntime.get_available_providers()} - {own}:
+        added.append(cpu)
+    at = plain.index(cpu) if cpu in plain else len(plain)
+    names[at:at], plain[at:at] = added, added
+    options = None if options is None else [*options[:at], *({} for _ in added), *options[at:]]
+    at = plain.index(own)
     if options is not None:
         return names, [*options[:at], {**given, **options[at]}, *options[at + 1 :]]
-    own = names[at][1] if isinstance(names[at], tuple) and len(names[at]) == 2 else {}
-    names[at] = name, {**given, **own}
+    users = names[at][1] if isinstance(names[at], tuple) and len(names[at]) == 2 else {}
+    names[at] = own, {**given, **users}
     return names, None
 
 

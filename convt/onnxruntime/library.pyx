@@ -186,7 +186,7 @@ cdef extern from * nogil:
     const convt_kernel convt_new_kernel
     const convt_group convt_new_group
 
-NAME = CONVT_PROVIDER.decode()
+assert _provider.NAME == CONVT_PROVIDER.decode()
 _TYPE_NUMBERS = {each.onnx: each.dtype.num for each in dtypes.ALL}  # ONNX Runtime's element type -> NumPy's type number
 # ONNX Runtime wants three numbers.
 cdef bytes version = re.match(r"\d+\.\d+\.\d+", __version__).group().encode()
@@ -545,6 +545,12 @@ cdef class GraphValue:
     @property
     def is_output(self):
         return self.flag(<FlagOfValue>ort.ValueInfo_IsGraphOutput)
+
+    @property
+    def is_read(self):
+        """Whether the value is an output of the graph, or a node reads it."""
+        cdef size_t count = 0
+        return self.is_output or (not is_error(ort.ValueInfo_GetValueNumConsumers(self.value, &count)) and count > 0)
 
     @property
     def type(self):

@@ -78,25 +78,8 @@ class _Comparison:
         return "right", self.told
 
     def _is_limited(self, error):
-        """Check whether ONNX Runtime refuses a model that it could run.
-
-        It lacks a kernel, fails to inline a branch, does not make names of inlined nodes unique, infers a wrong rank from an
-        output_shape, or infers other shapes after it inlined functions than before.
-        """
-        told = str(error)
-        inlined = "two nodes with same node name (_inlfunc_" in told or "InlineIfSubgraph" in told
-        twice = self._declares_wrong_sizes() and self.built.model.functions
-        inferred = "ShapeInferenceError" in told and (self._has_output_shape() or twice)
-        return isinstance(error, NotImplemented) or inlined or inferred
-
-    def _is_misled(self, errors, said):
-        """Check whether a run in one of the sessions failed because of wrong sizes, of which ONNX Runtime warns in ``said``.
-
-        A model declares them. ONNX Runtime reuses or allocates buffers by such sizes. Which ones depends on the order of the
-        nodes and on how often it inferred shapes before, and both change if functions are inlined before it sees them.
-        """
-        wrong_buffer = re.search("Shape mismatch attempting to|but the computed output shape", str(errors))
-        return wrong_buffer and self.built.model.functions and (said | self.theirs.said) & _ABOUT_SIZES
+        """Check whether ONNX Runtime refuses a model because it lacks a kernel, which convt has."""
+        return isinstance(error, NotImplemented)
 
     def _declares_wrong_sizes(self):
         return '"wrong"' in json.dumps(self.case) or self.theirs.said & _ABOUT_SIZES
@@ -145,8 +128,6 @@ class _Comparison:
             error = ours.error or theirs.error
             raise Fault(f"error at {where}", f"convt: {mine}, ONNX Runtime: {other}: {str(error)[:600]}")
         more = ours.said - theirs.said - (_ABOUT_SIZES if self._declares_wrong_sizes() else set())
-        if self.built.model.functions:  # inlined functions have other names, and ONNX Runtime says which of them it keeps
-            more = {each for each in more if "CanUpdateImplicitInputNameInSubgraphs" not in each}
         if theirs.error is None and more:
             raise Fault("warning", f"at {where}: {' | '.join(sorted(more))[:800]}")
 
@@ -158,7 +139,8 @@ class _Comparison:
                 plain = self._session(onnxruntime.InferenceSession, self.source, self._options(0))
                 if not self._agree(mine, [(each.name, each.type, each.shape) for each in getattr(plain, what)()]):
                     raise Fault(what, f"convt: {mine}, ONNX Runtime: {other}")
-        if ours.get_providers() != theirs.get_providers():
+        providers = [each for each in ours.get_providers() if each != convt.onnxruntime.get_ep_name()]
+        if providers != theirs.get_providers():
             raise Fault("providers", f"convt: {ours.get_providers()}, ONNX Runtime: {theirs.get_providers()}")
 
     def _agree(self, mine, other):
@@ -181,9 +163,6 @@ class _Comparison:
         got, want = (_heard(functools.partial(_outputs, s, names, feed, run.get("how"))) for s in (ours, theirs))
         if got.error is None and want.error is not None and self._ignores_values():
             self.told["run: ONNX Runtime uses other values than those of the options"] += 1
-            return
-        if type(got.error) is not type(want.error) and self._is_misled((got.error, want.error), got.said | want.said):
-            self.told["run: a buffer has a wrong size that the model declares"] += 1
             return
         self._check_heard("run", got, want)
         if want.error is not None:
@@ -249,7 +228,8 @@ class _Comparison:
         found, expected = set(served) | set(kept), self.built.nodes
         if len(set(served)) != len(served) or not all(report.kept.values()):
             raise Fault("report", f"a node twice, or a reason that is empty: {report}")
-        if expected is not None and "mutation" not in self.case and len(found) != expected:
+        # ONNX Runtime computes equal nodes once, and drops nodes that nothing needs and branches that are never taken.
+        if expected is not None and "mutation" not in self.case and len(found) > expected:
             raise Fault("report", f"{len(found)} nodes instead of {expected}: {report}")
         self.told["served"] += len(served)
         for name, why in report.kept.items():
