@@ -28,6 +28,8 @@ def difference(values, data, kernel):
     )
     if not rank == len(strides) == len(dilations) == len(paddings) == len(kernel or strides):
         return "its attributes differ in their number of axes"
+    if min(*strides, *dilations, values.get("group", 1)) < 1:
+        return "one of its strides or dilations, or its group, is less than 1, which ONNX Runtime refuses"
     if any(padding >= stride for padding, stride in zip(paddings, strides, strict=True)):
         return "its output_padding is not less than its stride, which ONNX Runtime refuses"
     if sizes and (len(sizes) != rank or min(sizes) < 1):

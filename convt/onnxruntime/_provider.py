@@ -45,7 +45,7 @@ class Provider:
         self.nodes, self._left = {}, {}  # names of a node that is left, and of its output -> reason
         # Name of a group's output -> its plan. Two graphs may use one name: ONNX Runtime compiles the groups of a graph before it
         # shows the next, but makes kernels at the end, so that these take only what cannot change results from here.
-        self._plans = {}
+        self._plans, self._opset = {}, 0
         if options["session"]:
             sessions[options["session"]] = self
 
@@ -54,7 +54,7 @@ class Provider:
 
         ``nodes`` are the ConvTranspose nodes of a graph, and ``opset`` is the version of ONNX's operators.
         """
-        groups, taken = [], set()
+        groups, taken, self._opset = [], set(), opset
         for node in nodes:
             if node.provider == NAME:
                 continue  # ONNX Runtime shows a graph again after it has assigned some of its nodes
@@ -92,7 +92,7 @@ class Provider:
         inputs, claimed = ["X", "W", "B"][: 1 + len(constants)], self._plans.get(output)
         host_name = claimed.originals[0].name if claimed else name
         original = _fuse.Original("ConvTranspose", tuple(inputs), ("Y",), attributes, host_name)
-        plan = _fuse.Plan(name or output, attributes, version, inputs, [original])
+        plan = _fuse.Plan(name or output, attributes, self._opset or version, inputs, [original])
         plan.constants = {n for n, is_constant in enumerate(constants, 1) if is_constant}
         plan.in_model = claimed is None or claimed.in_model
         return self._add(plan, inputs, host_name)
