@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from onnx_models import TensorProto, both, conv, helper, info, joined, model_of, norm, onnxruntime, outcome, plain, same, weights
+from onnx_models import VERSION, TensorProto, both, conv, helper, info, joined, model_of, norm, onnxruntime, outcome, plain, same, weights
 
 from convt.onnxruntime import InferenceSession, _node
 
@@ -234,6 +234,7 @@ def test_slopes_of_many_planes_are_divided_among_threads(threads):
         np.testing.assert_allclose(session.run(None, {"X": x})[0], want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.skipif(VERSION < (1, 28), reason="older versions compute other numbers")
 def test_special_numbers_of_a_prelu():
     values = np.array([0.0, -0.0, 1e-40, -1e-40, 3e38, -3e38, np.inf, -np.inf, np.nan, -1, 2] * 3, np.float32).reshape(1, 1, -1)
     nodes = [conv(output="A"), helper.make_node("PRelu", ["A", "P"], ["Y"])]

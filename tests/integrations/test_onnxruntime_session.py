@@ -52,7 +52,6 @@ def properties(options):
 # ------------------------------------------------------------------------------------------------ arguments
 
 
-@pytest.mark.skipif(VERSION < (1, 22), reason="older versions have no option for the folder of external data")
 def test_options_keep_nothing_of_a_model(tmp_path):
     """Check two models whose weights are in files of one name: each session uses its own file, and so does ONNX Runtime
     afterwards."""
@@ -152,7 +151,7 @@ def test_sessions_made_at_the_same_time():
         assert max(pool.map(one, range(16))) < 1e-4 and not _provider.sessions
 
 
-@pytest.mark.skipif(VERSION < (1, 25), reason="older versions read beyond the input for such an output_shape")
+@pytest.mark.skipif(VERSION < (1, 28), reason="older versions read beyond the input for such an output_shape")
 def test_errors_of_nodes_side_by_side():
     """Check that errors of nodes have the class and message of ONNX Runtime's, on any thread that computes a node."""
     options = onnxruntime.SessionOptions()
@@ -198,7 +197,6 @@ def hub(tmp_path, where="blobs"):
     return snapshot / "model.onnx"
 
 
-@pytest.mark.skipif(VERSION < (1, 25), reason="older versions refuse all links, or none")
 @pytest.mark.parametrize("options", [None, "given"])
 def test_links_of_a_hubs_cache(tmp_path, options):
     path = hub(tmp_path)
@@ -207,7 +205,6 @@ def test_links_of_a_hubs_cache(tmp_path, options):
     close(session, plain(path))
 
 
-@pytest.mark.skipif(VERSION < (1, 25), reason="older versions refuse all links, or none")
 @pytest.mark.parametrize("linked", ["model.onnx", "model.onnx.data"])
 def test_one_of_the_files_is_a_link(tmp_path, linked):
     path = hub(tmp_path)
@@ -221,7 +218,6 @@ def test_one_of_the_files_is_a_link(tmp_path, linked):
     close(session, theirs)
 
 
-@pytest.mark.skipif(VERSION < (1, 25), reason="older versions refuse all links, or none")
 def test_links_that_onnx_runtime_refuses_are_refused(tmp_path):
     """Check data that is neither in the folder of the model nor in that of the file that the model links to."""
     path = saved(tmp_path / "here")
@@ -231,7 +227,7 @@ def test_links_that_onnx_runtime_refuses_are_refused(tmp_path):
     assert isinstance(both(lambda kind: kind(path)), tuple)
 
 
-@pytest.mark.skipif(VERSION < (1, 22), reason="older versions have no option for the folder of external data")
+@pytest.mark.skipif(VERSION < (1, 28), reason="older versions look elsewhere")
 def test_a_folder_that_options_name_is_that_of_the_data(tmp_path):
     here, other = saved(tmp_path / "here"), saved(tmp_path / "other", W * 2)
     options = onnxruntime.SessionOptions()

@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from onnx_models import PATHS, VERSION, conv, info, model_of, norm, onnx, onnxruntime, plain, same, tensors, weights
+from onnx_models import PATHS, conv, info, model_of, norm, onnx, onnxruntime, plain, same, tensors, weights
 
 from convt.onnxruntime import InferenceSession
 
@@ -90,7 +90,6 @@ def test_values_of_another_shape(name, shape):
     agree(session, plain(model, options))
 
 
-@pytest.mark.skipif(VERSION < (1, 22), reason="older versions have no option for the folder of external data")
 @pytest.mark.parametrize("way", ["file", "values of the options", "files of the options"])
 @pytest.mark.parametrize("make", [quantized_model, norm_model])
 def test_values_outside_the_model_are_read_as_those_inside(make, way, tmp_path, monkeypatch):
