@@ -84,16 +84,16 @@ class Provider:
         plan = self._plans[fused.outputs[0].name]
         return self._add(plan, [value.name for value in fused.inputs], fused.name)
 
-    def single(self, name, output, attributes, version, constants):
+    def single(self, name, output, attributes, version, given):
         """Return the node of a registered kernel.
 
-        ``version`` is that of its operator. ``constants`` says of W, and of B if it is given, whether it is a constant.
+        ``version`` is that of its operator. ``given`` has (name, whether it is a constant) of each input.
         """
-        inputs, claimed = ["X", "W", "B"][: 1 + len(constants)], self._plans.get(output)
+        inputs, claimed = [each for each, _ in given], self._plans.get(output)
         host_name = claimed.originals[0].name if claimed else name
-        original = _fuse.Original("ConvTranspose", tuple(inputs), ("Y",), attributes, host_name)
+        original = _fuse.Original("ConvTranspose", tuple(inputs), (output,), attributes, host_name)
         plan = _fuse.Plan(name or output, attributes, self._opset or version, inputs, [original])
-        plan.constants = {n for n, is_constant in enumerate(constants, 1) if is_constant}
+        plan.constants = {n for n, (_, is_constant) in enumerate(given) if is_constant}
         plan.in_model = claimed is None or claimed.in_model
         return self._add(plan, inputs, host_name)
 

@@ -674,18 +674,18 @@ cdef node_of_kernel(const OrtKernelInfo *info, provider):
     if not is_error(ort.KernelInfoGetAttribute_string(info, b"auto_pad", text, &size)):
         attributes["auto_pad"] = text.decode()
     check(ort.KernelInfo_GetOperatorSinceVersion(info, &version))
-    constants = []  # for W and B: whether it is a constant
+    inputs = []  # (name, whether it is a constant)
     check(ort.KernelInfo_GetInputCount(info, &count))
-    for n in range(1, count):
+    for n in range(count):
         value, size = NULL, TEXT_BYTES
         check(ort.KernelInfo_GetInputName(info, n, text, &size))
-        if text[0] != 0:
-            constants.append(not is_error(ort.KernelInfoGetConstantInput_tensor(info, n, &constant, &value)) and constant != 0)
+        is_constant = not is_error(ort.KernelInfoGetConstantInput_tensor(info, n, &constant, &value)) and constant != 0
+        inputs.append((text.decode(), is_constant))
     size = TEXT_BYTES
     name = "" if is_error(ort.KernelInfo_GetNodeName(info, text, &size)) else text.decode()
     size = TEXT_BYTES
     check(ort.KernelInfo_GetOutputName(info, 0, text, &size))
-    return provider.single(name, text.decode(), attributes, version, constants)
+    return provider.single(name, text.decode(), attributes, version, inputs)
 
 
 cdef OrtStatus *compute "convt_compute"(void *kernel, OrtKernelContext *context) noexcept nogil:
