@@ -90,8 +90,8 @@ def _layers(model):
     session = _session(convt.onnxruntime.InferenceSession, model.SerializeToString(), 1, graph_optimization_level=level)
     source = {name: node for node in model.graph.node for name in node.output}
     order = {node.name: n for n, node in enumerate(model.graph.node)}
-    nodes = sorted(session.nodes.items(), key=lambda each: order[each[1].plan.originals[-1].name])
-    return {name: _chain(source, node.plan.output, node.plan.inputs[0]) for name, node in nodes}
+    nodes = sorted(session.nodes.items(), key=lambda each: order[each[1].group.originals[-1].name])
+    return {name: _chain(source, node.group.output, node.group.inputs[0]) for name, node in nodes}
 
 
 def _chain(source, name, data):

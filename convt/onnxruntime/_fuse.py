@@ -13,7 +13,7 @@ from .._base.activation import ACTIVATIONS
 from .._call import onnx_rules
 from . import _differences, _inputs
 
-_VERSIONS = (1, 11, 22)  # of ConvTranspose, with a registered kernel each
+VERSIONS = (1, 10), (11, 21), (22, 22)  # of ConvTranspose: the first and last opset with each definition
 _DTYPES = {each.onnx: each.dtype for each in dtypes.COMPUTED}
 _NUMBERS = {each.dtype.name: each.onnx for each in dtypes.ALL}
 _FOLDED = (_NUMBERS["float32"], _NUMBERS["float64"])  # dtypes of weights exact enough to absorb a batch norm
@@ -41,7 +41,7 @@ class Original(NamedTuple):
     name: str
 
 
-class Plan:
+class Group:
     """What convt computes as one node: a ConvTranspose node and the nodes fused with it.
 
     Attributes
@@ -84,7 +84,7 @@ class Plan:
 
 
 def fused(node, opset, taken=frozenset()):
-    """Return ``(plan, nodes)``: the `Plan` of a ConvTranspose node and of the nodes fused with it, and these nodes.
+    """Return ``(group, nodes)``: the `Group` of a ConvTranspose node and of the nodes fused with it, and these nodes.
 
     Raise `Left` if convt does not compute the node as ONNX Runtime does. A following node is fused if it is the only reader of
     the value before it, and not in ``taken``. If this is None, nothing is fused.
@@ -100,19 +100,19 @@ def fused(node, opset, taken=frozenset()):
             continue
         if len(follower.outputs) == 1 and follower.outputs[0].is_read and join(follower, value.name):
             fusion.nodes.append(follower)
-            fusion.plan.fused += (follower.op_type,)
+            fusion.group.fused += (follower.op_type,)
             value = follower.outputs[0]
     if taken is not None:
         fusion.read_quantized()
     fusion.finish()
-    return fusion.plan, fusion.nodes
+    return fusion.group, fusion.nodes
 
 
 def _check(node, attributes, inputs, outputs):
     """Raise `Left` if ONNX Runtime may compute a node differently from the specification, or convt refuses it."""
     if node.provider:
         raise Left(f"{node.provider} computes it")
-    if node.domain or node.version not in _VERSIONS:
+    if node.domain or node.version not in [first for first, _ in VERSIONS]:
         raise Left(f"convt does not know version {node.version} of its operator")
     given = [each for each in inputs if each is not None]
     if not (2 <= len(given) == len(inputs) - inputs[2:].count(None) and len(outputs) == 1):
@@ -148,11 +148,11 @@ def _is_in_model(value):
 
 
 class _Fusion:
-    """A plan that grows. Each method fuses a follower of its kind, which reads the value ``source``, and returns whether it did."""
+    """A group that grows. Each method fuses a follower of its kind, which reads the value ``source``, and returns whether it did."""
 
     def __init__(self, node, attributes, inputs, opset):
         self.nodes, self.values = [node], dict(enumerate(inputs))
-        self.plan = Plan(node.name or node.outputs[0].name, attributes, opset, [], [])
+        self.group = Group(node.name or node.outputs[0].name, attributes, opset, [], [])
         self.kind, dims = inputs[_inputs.W].type
         self.dims = dims if len(dims) > 2 and min(dims) > 0 else None  # of computed weights, each run checks them
 
@@ -160,7 +160,7 @@ class _Fusion:
         """Fuse an Add of a constant per channel as the bias of a node without one."""
         if self.values.get(_inputs.B) is not None or not self._reads_constant(add, "Add", source, _inputs.B):
             return False
-        self.plan.adds_bias = True
+        self.group.adds_bias = True
         return True
 
     def norm(self, norm, source):
@@ -174,17 +174,17 @@ class _Fusion:
             return False
         if not all(_is_in_model(each) and each.type == (self.kind, (self._channels(),)) for each in inputs[1:]):
             return False
-        self.plan.epsilon = attributes.get("epsilon", _EPSILON)
+        self.group.epsilon = attributes.get("epsilon", _EPSILON)
         self.values |= zip(range(_inputs.SCALE, _inputs.ADDED), inputs[1:], strict=True)
         return True
 
     def scale(self, mul, source):
         """Fuse a Mul by a constant per channel with a node without a norm."""
-        if self.plan.epsilon is not None or self.kind not in _FOLDED:
+        if self.group.epsilon is not None or self.kind not in _FOLDED:
             return False
         if not self._reads_constant(mul, "Mul", source, _inputs.SCALE):
             return False
-        self.plan.epsilon = 0.0
+        self.group.epsilon = 0.0
         return True
 
     def shift(self, add, source):
@@ -217,7 +217,7 @@ class _Fusion:
         numbers = [float(np.float32(value)) for value in (defaults | attributes).values()]
         if not all(map(math.isfinite, numbers)):
             return False
-        self.plan.activation = [name, *numbers]
+        self.group.activation = [name, *numbers]
         return True
 
     def read_quantized(self):
@@ -230,27 +230,27 @@ class _Fusion:
             if not dequantizing or self.values[n].is_output or self.values[n].reader is None or dequantizing.provider:
                 continue
             attributes = dequantizing.attributes
-            if not _is_known(dequantizing, attributes, self.plan.opset):
+            if not _is_known(dequantizing, attributes, self.group.opset):
                 continue
             self.values |= zip((n, *_inputs.of_dequantization(n)), dequantizing.inputs, strict=False)
-            self.plan.axes.append((n, attributes.get("axis", 1)))
+            self.group.axes.append((n, attributes.get("axis", 1)))
             self.nodes.insert(0, dequantizing)
 
     def finish(self):
-        """Fill in what the plan says of all inputs and nodes."""
-        plan = self.plan
+        """Fill in what the group says of all inputs and nodes."""
+        group = self.group
         given = {n: value for n, value in sorted(self.values.items()) if value is not None}
-        plan.inputs = [given[n].name if n in given else "" for n in range(max(given) + 1)]
-        plan.originals = [
+        group.inputs = [given[n].name if n in given else "" for n in range(max(given) + 1)]
+        group.originals = [
             Original(each.op_type, tuple("" if value is None else value.name for value in each.inputs),
                      tuple(value.name for value in each.outputs), each.attributes, each.name or f"{each.op_type}_{each.id}")
             for each in self.nodes
         ]  # fmt: skip
         parameters = {n: value for n, value in given.items() if n not in (_inputs.X, _inputs.ADDED)}
-        plan.constants = {n for n, value in parameters.items() if value.is_constant}
-        plan.in_model = all(_is_in_model(each) or _dequantizing(each) for each in parameters.values())
-        free = {_inputs.W if self.dims is None else None, None if plan.adds_bias else _inputs.B}
-        plan.shapes = {n: value.type[1] for n, value in parameters.items() if n not in free}
+        group.constants = {n for n, value in parameters.items() if value.is_constant}
+        group.in_model = all(_is_in_model(each) or _dequantizing(each) for each in parameters.values())
+        free = {_inputs.W if self.dims is None else None, None if group.adds_bias else _inputs.B}
+        group.shapes = {n: value.type[1] for n, value in parameters.items() if n not in free}
 
     def _other(self, follower, operator, source):
         """Return the value that a follower reads beside ``source`` if it is this operator, else None."""
@@ -286,7 +286,7 @@ class _Fusion:
 
     def _channels(self):
         """Return the number of output channels of the weights (C, M / group, ...)."""
-        return self.dims[1] * self.plan.attributes.get("group", 1)
+        return self.dims[1] * self.group.attributes.get("group", 1)
 
 
 def _dequantizing(value):

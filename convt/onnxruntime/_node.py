@@ -29,9 +29,9 @@ class Node:
 
     Parameters
     ----------
-    plan : _fuse.Plan
+    group : _fuse.Group
         What the node computes.
-    settings : _provider.Settings
+    settings : _provider.Options
         The options of the session's provider.
     order : sequence of str
         Names of the inputs in the order in which ONNX Runtime gives them.
@@ -39,12 +39,12 @@ class Node:
         Name of the node in ONNX Runtime's profile.
     """
 
-    def __init__(self, plan, settings, order, host_name):
-        self.plan, self.settings, self.host_name = plan, settings, host_name
+    def __init__(self, group, settings, order, host_name):
+        self.group, self.settings, self.host_name = group, settings, host_name
         self.threads, self.count = settings.threads, len(order)
-        self.attributes = plan.attributes | {"opset": plan.opset, "precision": settings.precision}
+        self.attributes = group.attributes | {"opset": group.opset, "precision": settings.precision}
         place = {name: n for n, name in enumerate(order)}
-        self.places = [place.get(name) if name else None for name in plan.inputs]
+        self.places = [place.get(name) if name else None for name in group.inputs]
         self.places += [None] * (_inputs.COUNT - len(self.places))
         self.data_index = self.places[_inputs.X]
         added = self.places[_inputs.ADDED]
@@ -53,7 +53,7 @@ class Node:
         self.last_packed = None, None  # (shapes and checksums of a run's parameters, their `Packed`)
         self.runtime_parameters = [
             n for n, at in enumerate(self.places)
-            if at is not None and n not in (_inputs.X, _inputs.ADDED) and n not in plan.constants
+            if at is not None and n not in (_inputs.X, _inputs.ADDED) and n not in group.constants
         ]  # fmt: skip
         self.lock, self._sessions = threading.Lock(), {}  # number of nodes before the first of a session -> the session
 
@@ -77,7 +77,7 @@ class Node:
 
     def packed_of(self, inputs, copied=False):
         """Return the `Packed` weights of inputs. ``copied`` is whether convt copied W for them."""
-        weights, bias, activation, slopes, is_fused = _parameters.read(self.plan, inputs)
+        weights, bias, activation, slopes, is_fused = _parameters.read(self.group, inputs)
         values = self.values(weights, activation) | ({"backend": "tune"} if self.settings.tune else {})
         operator = onnx_rules.operator(weights, bias, values, copied or weights is not inputs[_inputs.W])
         return Packed(operator, slopes, is_fused)
@@ -94,7 +94,7 @@ class Node:
                 if self.packed is None:
                     self.packed = self.packed_of(inputs)
             return self.packed
-        if not self.plan.in_model:
+        if not self.group.in_model:
             return None
         sums = [(inputs[n].shape, checksum(inputs[n], config.get_num_threads())) for n in self.runtime_parameters]
         last, packed = self.last_packed
@@ -121,7 +121,7 @@ class Node:
         if shape is None:
             if len(self.shapes) == SHAPES:
                 self.shapes.clear()
-            why = _differences.difference(self.plan.attributes, *[each.shape for each in inputs[:1]], list(inputs[1].shape[2:]))
+            why = _differences.difference(self.group.attributes, *[each.shape for each in inputs[:1]], list(inputs[1].shape[2:]))
             if why is not None:
                 raise ValueError(why)
             weights = np.broadcast_to(np.zeros((), inputs[0].dtype), inputs[1].shape)  # W may be quantized
@@ -154,7 +154,7 @@ class Node:
 
     def _compute(self, inputs, out):
         shape, added, packed = self.shape_before_sum(inputs), inputs[_inputs.ADDED], self.current_packed(inputs)
-        parameters = _parameters.read(self.plan, inputs) if packed is None or out.shape != shape else None
+        parameters = _parameters.read(self.group, inputs) if packed is None or out.shape != shape else None
         if added is not None and added.shape != out.shape:
             added = np.broadcast_to(added, out.shape)
         slopes = (packed or parameters).slopes
@@ -198,13 +198,13 @@ class Node:
 
     def _run_onnxruntime(self, inputs, convolved=None):
         """Compute the output with ONNX Runtime: of all nodes, or from the output of the ConvTranspose of those behind it."""
-        feed = {name: value for name, value in zip(self.plan.inputs, inputs, strict=False) if name}
-        originals = self.plan.originals
+        feed = {name: value for name, value in zip(self.group.inputs, inputs, strict=False) if name}
+        originals = self.group.originals
         if convolved is not None:
             at = next(n for n, each in enumerate(originals) if each.op_type == "ConvTranspose")
             feed[originals[at].outputs[0]], originals = convolved, originals[at + 1 :]
         key = len(originals)
         if key not in self._sessions:
-            self._sessions[key] = _model.session(originals, self.plan.opset, feed, self.threads)
+            self._sessions[key] = _model.session(originals, self.group.opset, feed, self.threads)
         session = self._sessions[key]
         return session.run(None, {each.name: feed[each.name] for each in session.get_inputs()})[0]

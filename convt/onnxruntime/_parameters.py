@@ -23,32 +23,32 @@ class Parameters(NamedTuple):
     is_fused: bool = True
 
 
-def read(plan, inputs):
-    """Return the `Parameters` of a run's inputs for a `_fuse.Plan`."""
+def read(group, inputs):
+    """Return the `Parameters` of a run's inputs for a `_fuse.Group`."""
     inputs = list(inputs)
-    for n, wanted in plan.shapes.items():
+    for n, wanted in group.shapes.items():
         if inputs[n].shape != wanted:
-            raise ValueError(f"{plan.inputs[n]}: got shape {inputs[n].shape}, wanted {wanted}, that in the model")
-    for n, axis in plan.axes:
+            raise ValueError(f"{group.inputs[n]}: got shape {inputs[n].shape}, wanted {wanted}, that in the model")
+    for n, axis in group.axes:
         inputs[n] = _dequantized(inputs[n], *[inputs[each] for each in _inputs.of_dequantization(n)], axis)
-    weights, groups = inputs[_inputs.W], plan.attributes.get("group", 1)
+    weights, groups = inputs[_inputs.W], group.attributes.get("group", 1)
     bias, *norm, slopes = [None if inputs[n] is None else inputs[n].reshape(-1)
                            for n in (*_inputs.PARAMETERS[1:], _inputs.SLOPES)]  # fmt: skip
-    if not plan.adds_bias:
+    if not group.adds_bias:
         bias = inputs[_inputs.B]
-    unfused = Parameters(weights, None if plan.adds_bias else bias, is_fused=False)
+    unfused = Parameters(weights, None if group.adds_bias else bias, is_fused=False)
     if slopes is not None and not np.isfinite(slopes).all():
         return unfused
-    if plan.epsilon is not None:
+    if group.epsilon is not None:
         channels = groups * weights.shape[1]
         if any(each is not None and each.shape != (channels,) for each in (bias, *norm)):
             raise ValueError(f"batch norm: got other sizes than the {channels} channels")
-        folded = _norm.fold(weights, bias, *norm, plan.epsilon, groups)
+        folded = _norm.fold(weights, bias, *norm, group.epsilon, groups)
         if folded[0] is None:
             return unfused
         weights, bias = folded
     if slopes is None:
-        return Parameters(weights, bias, plan.activation)
+        return Parameters(weights, bias, group.activation)
     if len(slopes) == 1:
         return Parameters(weights, bias, ["leaky_relu", float(slopes[0])])
     return Parameters(weights, bias, None, Slopes("float32", slopes))

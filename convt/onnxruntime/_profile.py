@@ -49,7 +49,7 @@ def measured(session, host_seconds, convt_seconds, seconds, threads):
         if not node.shapes:
             continue  # no run has reached it
         (data, _), output = list(node.shapes.items())[-1]
-        replaced = [host_seconds[each.name] for each in node.plan.originals if each.name in host_seconds]
+        replaced = [host_seconds[each.name] for each in node.group.originals if each.name in host_seconds]
         host = sum(each for each, _ in replaced) if replaced else math.nan
         ours, calls = convt_seconds.get(node.host_name, (math.nan, 1))
         packed, of_limit = node.packed or node.last_packed[1], math.nan

@@ -14,7 +14,7 @@ _SWITCH = {"": None, "0": False, "false": False, "1": True, "true": True}
 sessions = {}
 
 
-class Settings(NamedTuple):
+class Options(NamedTuple):
     """The options of a provider."""
 
     threads: int = 0  # 0 for convt's own number
@@ -41,11 +41,11 @@ class Provider:
         tune, fuse = (_switch(name, options[name]) for name in ("tune", "fuse"))
         # ONNX Runtime cannot save compiled nodes in a model with cached contexts of providers.
         fuse = options["context"] != "1" and fuse is not False
-        self.settings = Settings(int(threads), precision, bool(tune), fuse)
+        self.settings = Options(int(threads), precision, bool(tune), fuse)
         self.nodes, self._left = {}, {}  # names of a node that is left, and of its output -> reason
-        # Name of a group's output -> its plan. Two graphs may use one name: ONNX Runtime compiles the groups of a graph before it
+        # Name of a group's output -> its group. Two graphs may use one name: ONNX Runtime compiles the groups of a graph before it
         # shows the next, but makes kernels at the end, so that these take only what cannot change results from here.
-        self._plans, self._opset = {}, 0
+        self._groups, self._opset = {}, 0
         if options["session"]:
             sessions[options["session"]] = self
 
@@ -59,16 +59,16 @@ class Provider:
             if node.provider == NAME:
                 continue  # ONNX Runtime shows a graph again after it has assigned some of its nodes
             try:
-                plan, group = _fuse.fused(node, opset, taken if self.settings.fuse else None)
+                group, members = _fuse.fused(node, opset, taken if self.settings.fuse else None)
             except Exception as error:
                 if _host.is_foreign(error):
                     raise
                 why = "" if isinstance(error, _fuse.Left) else f"convt cannot claim it: {type(error).__name__}: "
                 self._left[node.name, node.outputs[0].name] = f"{why}{error}"
                 continue
-            self._plans[plan.output] = plan
-            groups.append(group)
-            taken.update(group)
+            self._groups[group.output] = group
+            groups.append(members)
+            taken.update(members)
         return groups
 
     @property
@@ -81,24 +81,24 @@ class Provider:
 
     def compile(self, fused):
         """Return the node of a group that ONNX Runtime fused into one node."""
-        plan = self._plans[fused.outputs[0].name]
-        return self._add(plan, [value.name for value in fused.inputs], fused.name)
+        group = self._groups[fused.outputs[0].name]
+        return self._add(group, [value.name for value in fused.inputs], fused.name)
 
     def single(self, name, output, attributes, version, given):
         """Return the node of a registered kernel.
 
         ``version`` is that of its operator. ``given`` has (name, whether it is a constant) of each input.
         """
-        inputs, claimed = [each for each, _ in given], self._plans.get(output)
+        inputs, claimed = [each for each, _ in given], self._groups.get(output)
         host_name = claimed.originals[0].name if claimed else name
         original = _fuse.Original("ConvTranspose", tuple(inputs), (output,), attributes, host_name)
-        plan = _fuse.Plan(name or output, attributes, self._opset or version, inputs, [original])
-        plan.constants = {n for n, (_, is_constant) in enumerate(given) if is_constant}
-        plan.in_model = claimed is None or claimed.in_model
-        return self._add(plan, inputs, host_name)
+        group = _fuse.Group(name or output, attributes, self._opset or version, inputs, [original])
+        group.constants = {n for n, (_, is_constant) in enumerate(given) if is_constant}
+        group.in_model = claimed is None or claimed.in_model
+        return self._add(group, inputs, host_name)
 
-    def _add(self, plan, order, host_name):
-        node = self.nodes[_unique(plan.name, self.nodes)] = Node(plan, self.settings, order, host_name)
+    def _add(self, group, order, host_name):
+        node = self.nodes[_unique(group.name, self.nodes)] = Node(group, self.settings, order, host_name)
         return node
 
 

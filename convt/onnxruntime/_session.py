@@ -155,9 +155,9 @@ class InferenceSession(onnxruntime.InferenceSession):
     def report(self) -> Report:
         """Return a `Report` of the nodes that convt computes and of those left to ONNX Runtime."""
         kept = self._provider.kept if self._provider else {}
-        packed = tuple(name for name, node in self.nodes.items() if node.plan.in_model)
+        packed = tuple(name for name, node in self.nodes.items() if node.group.in_model)
         unpacked = tuple(name for name in self.nodes if name not in packed)
-        fused = {name: node.plan.fused for name, node in self.nodes.items() if node.plan.fused and node.is_fused()}
+        fused = {name: node.group.fused for name, node in self.nodes.items() if node.group.fused and node.is_fused()}
         for name, node in self.nodes.items():
             if node.refused is not None:
                 shapes, why = node.refused

@@ -21,7 +21,7 @@ from threading import get_ident
 
 from .._base import dtypes
 from .._version import __version__
-from . import _host, _provider
+from . import _fuse, _host, _provider
 
 cimport numpy as cnp
 
@@ -201,49 +201,41 @@ cdef OrtStatus *make_factories "convt_factories"(
         const OrtApiBase *base, OrtEpFactory **factories, size_t most, size_t *count) noexcept nogil:
     """Hand out the factory, at the first call with the kernel registry."""
     cdef OrtStatus *status = ort_calls(base, &ort)
-    if status == NULL and (not is_imported or most < 1):
+    if status == NULL and not is_imported:
         status = ort.CreateStatus(ORT_FAIL, b"import convt.onnxruntime before its library is registered")
-    if status == NULL and registry == NULL:
-        status = make_registry()
     if status == NULL:
-        factories[0], count[0] = convt_factory, 1
+        status = make_registry()
+    count[0] = 1 if status == NULL and most > 0 else 0
+    if count[0]:
+        factories[0] = convt_factory
     return status
 
 
-cdef OrtStatus *make_registry() noexcept nogil:
+cdef OrtStatus *make_registry() noexcept with gil:
     """Make the registry of convt's kernels: ConvTranspose of each version, in the dtypes that convt computes."""
-    cdef OrtStatus *status = ort.CreateKernelRegistry(&registry)
-    cdef const OrtDataType *types[4]
-    cdef int *elements = [1, 10, 11, 16]  # of `dtypes.COMPUTED`
-    cdef int *first = [1, 11, 22]
-    cdef int *last = [10, 21, 22]
-    cdef OrtKernelDefBuilder *builder
-    cdef OrtKernelDef *definition
-    cdef int n
-    for n in range(4):
-        if status == NULL:
-            status = ort.GetTensorDataType(elements[n], &types[n])
-    for n in range(3):
-        builder, definition = NULL, NULL
-        if status == NULL:
-            status = ort.CreateKernelDefBuilder(&builder)
-        if status == NULL:
-            status = ort.KernelDefBuilder_SetOperatorType(builder, b"ConvTranspose")
-        if status == NULL:
-            status = ort.KernelDefBuilder_SetDomain(builder, b"")
-        if status == NULL:
-            status = ort.KernelDefBuilder_SetSinceVersion(builder, first[n], last[n])
-        if status == NULL:
-            status = ort.KernelDefBuilder_SetExecutionProvider(builder, CONVT_PROVIDER)
-        if status == NULL:
-            status = ort.KernelDefBuilder_AddTypeConstraint(builder, b"T", types, 4)
-        if status == NULL:
-            status = ort.KernelDefBuilder_Build(builder, &definition)
-        if status == NULL:
-            status = ort.KernelRegistry_AddKernel(registry, definition, create_kernel, NULL)
-        ort.ReleaseKernelDef(definition)
-        ort.ReleaseKernelDefBuilder(builder)
-    return status
+    cdef const OrtDataType *types[8]
+    cdef OrtKernelDefBuilder *builder = NULL
+    cdef OrtKernelDef *definition = NULL
+    if registry != NULL:
+        return NULL
+    try:
+        for n, row in enumerate(dtypes.COMPUTED):
+            check(ort.GetTensorDataType(<int>row.onnx, &types[n]))
+        check(ort.CreateKernelRegistry(&registry))
+        for first, last in _fuse.VERSIONS:
+            check(ort.CreateKernelDefBuilder(&builder))
+            check(ort.KernelDefBuilder_SetOperatorType(builder, b"ConvTranspose"))
+            check(ort.KernelDefBuilder_SetDomain(builder, b""))
+            check(ort.KernelDefBuilder_SetSinceVersion(builder, <int>first, <int>last))
+            check(ort.KernelDefBuilder_SetExecutionProvider(builder, CONVT_PROVIDER))
+            check(ort.KernelDefBuilder_AddTypeConstraint(builder, b"T", types, <size_t>len(dtypes.COMPUTED)))
+            check(ort.KernelDefBuilder_Build(builder, &definition))
+            check(ort.KernelRegistry_AddKernel(registry, definition, create_kernel, NULL))
+            ort.ReleaseKernelDef(definition)
+            ort.ReleaseKernelDefBuilder(builder)
+    except BaseException as error:
+        return error_status(error)
+    return NULL
 
 
 cdef OrtStatus *list_devices "convt_devices"(

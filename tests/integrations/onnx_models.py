@@ -95,7 +95,7 @@ def joined(session):
     """Return the types of the operators that are fused with the only node of a session, without a batch norm: ONNX Runtime 1.31
     and later may fold it itself."""
     (node,) = session.nodes.values()
-    return tuple(name for name in session.report.fused.get(node.plan.name, ()) if name != "BatchNormalization")
+    return tuple(name for name in session.report.fused.get(node.group.name, ()) if name != "BatchNormalization")
 
 
 def close(session, other, feed):

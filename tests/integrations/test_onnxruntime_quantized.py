@@ -33,7 +33,7 @@ def served(model, feed=None):
     session = same(model, feed or {"X": X})
     assert len(session.report.packed) == 1, session.report
     (node,) = session.nodes.values()
-    return [each.op_type for each in node.plan.originals]
+    return [each.op_type for each in node.group.originals]
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32])
