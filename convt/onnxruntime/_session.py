@@ -182,16 +182,28 @@ class InferenceSession(onnxruntime.InferenceSession):
     def _create_inference_session(self, providers, provider_options, disabled_optimizers=None):
         """Create the session. ONNX Runtime calls this method, and calls it again when providers change."""
         register()
-        options, key = self._sess_options, f"{id(self):x}"
-        threads = 0 if options is None else options.intra_op_num_threads
-        # A model with nodes that are compiled cannot be saved.
-        given = {"session": key, "threads": threads, "precision": self._precision or "", "tune": int(self._tune)}
-        if options is not None and options.optimized_model_filepath:
-            given["fuse"] = 0
-        if not (options is not None and options.has_providers() and not providers):
-            providers, provider_options = _with_ours(providers, provider_options, given)
+        options = self._sess_options
+        threads, path = (0, "") if options is None else (options.intra_op_num_threads, options.optimized_model_filepath)
+        given = {"threads": threads, "precision": self._precision or "", "tune": int(self._tune)}
+        if path:
+            given["fuse"] = 0  # ONNX Runtime cannot save nodes that were fused
+        if options is not None and options.has_providers() and not providers:
+            super()._create_inference_session(providers, provider_options, disabled_optimizers)
+            return
         try:
-            _raising(super()._create_inference_session, (providers, provider_options, disabled_optimizers), {})
+            self._create_with(given, providers, provider_options, disabled_optimizers)
+        except Exception as error:
+            # ONNX Runtime infers shapes again after it fused nodes. It may then refuse a model that declares wrong ones.
+            if _host.is_foreign(error) or "ShapeInferenceError" not in str(error) or "fuse" in given:
+                raise
+            self._create_with(given | {"fuse": 0}, providers, provider_options, disabled_optimizers)
+
+    def _create_with(self, given, providers, provider_options, disabled_optimizers):
+        """Create the session with these options of convt's provider."""
+        key = f"{id(self):x}"
+        arguments = *_with_ours(providers, provider_options, given | {"session": key}), disabled_optimizers
+        try:
+            _raising(super()._create_inference_session, arguments, {})
         finally:
             self._provider = _provider.sessions.pop(key, None)
 
