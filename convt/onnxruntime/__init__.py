@@ -1,11 +1,12 @@
 """An execution provider for ONNX Runtime that computes ConvTranspose nodes with convt on CPUs.
 
 After `register`, any session takes it by name: ``providers=["ConvtExecutionProvider", "CPUExecutionProvider"]``.
-`InferenceSession` is ``onnxruntime.InferenceSession`` with the provider and a report. ``python -m convt.onnxruntime model.onnx``
-compares the sessions with and without convt.
+`InferenceSession` is ``onnxruntime.InferenceSession`` with the provider and a report. The command
+``python -m convt.onnxruntime model.onnx`` compares the sessions with and without convt.
 
     _session        the session and its report
-    library.pyx     the library that ONNX Runtime loads: the provider, the nodes of a graph, and kernels that call a node in place
+    library.pyx     the library that ONNX Runtime loads: the provider, the nodes of a graph, kernels that call a node in place
+    _registration   registration of the provider
     _provider       the provider in one session: its options and the nodes that it claims
     _fuse           the nodes that convt computes as one
     _differences    nodes for which ONNX Runtime's results differ from those of convt.onnx
@@ -23,9 +24,8 @@ try:
 except ImportError as error:
     raise ImportError("convt.onnxruntime needs ONNX Runtime: pip install onnxruntime") from error
 
-_LOWEST = 1, 25  # the first version in which a session takes a registered provider by its name
-if tuple(map(int, onnxruntime.__version__.split(".")[:2])) < _LOWEST:
-    raise ImportError(f"convt.onnxruntime needs ONNX Runtime {'.'.join(map(str, _LOWEST))} or newer: got {onnxruntime.__version__}")
+if tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 25):  # which take no provider by its name
+    raise ImportError(f"convt.onnxruntime needs ONNX Runtime 1.25 or newer: got {onnxruntime.__version__}")
 
 from ._registration import get_ep_name, get_ep_names, get_library_path, register
 from ._session import InferenceSession, Report

@@ -11,7 +11,7 @@ _SAME = ("SAME_UPPER", "SAME_LOWER")
 def difference(values, data, kernel):
     """Return how ONNX Runtime's rules for a node with these attributes may differ from the specification, or None.
 
-    ``data`` is the shape of X and ``kernel`` the kernel sizes; each is None if it is unknown before a run, which then asks again.
+    ``data`` is the shape of X and ``kernel`` the kernel sizes; each is None before a run if it is unknown. The run asks again.
     """
     if [] in values.values():
         return "one of its attributes is an empty list"
@@ -37,9 +37,9 @@ def difference(values, data, kernel):
     if kernel is None:
         return None
     axes, reaches = range(rank), [(size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True)]
-    if sizes and any(paddings) and data is not None and len(data) == rank + 2:
-        if any(sizes[n] - strides[n] * (data[n + 2] - 1) - reaches[n] >= strides[n] for n in axes):
-            return "ONNX Runtime may refuse its output_padding together with its output_shape"
+    pixels = data[2:] if data is not None and len(data) == rank + 2 and any(paddings) else ()
+    if sizes and pixels and any(sizes[n] - strides[n] * (pixels[n] - 1) - reaches[n] >= strides[n] for n in axes):
+        return "ONNX Runtime may refuse its output_padding together with its output_shape"
     if auto_pad in _SAME and not sizes and any(reaches[n] + paddings[n] < strides[n] for n in axes):
         return f"its kernel is smaller than its stride, where ONNX Runtime's {auto_pad} differs from the specification"
     return None

@@ -148,7 +148,7 @@ def _is_in_model(value):
 
 
 class _Fusion:
-    """A group that grows. Each method fuses a follower of its kind, which reads the value ``source``, and returns whether it did."""
+    """A group that grows. Each method fuses a follower of its kind, which reads the value ``source``, if it can."""
 
     def __init__(self, node, attributes, inputs, opset):
         self.nodes, self.values = [node], dict(enumerate(inputs))

@@ -121,7 +121,7 @@ class Node:
         if shape is None:
             if len(self.shapes) == SHAPES:
                 self.shapes.clear()
-            why = _differences.difference(self.group.attributes, *[each.shape for each in inputs[:1]], list(inputs[1].shape[2:]))
+            why = _differences.difference(self.group.attributes, key[0], list(key[1][2:]))
             if why is not None:
                 raise ValueError(why)
             weights = np.broadcast_to(np.zeros((), inputs[0].dtype), inputs[1].shape)  # W may be quantized

@@ -10,7 +10,7 @@ NAME = "ConvtExecutionProvider"
 OPTIONS = ("threads", "precision", "tune", "fuse", "session")
 _SWITCH = {"": None, "0": False, "false": False, "1": True, "true": True}
 
-# Key of a session of `convt.onnxruntime.InferenceSession` that is being created -> its provider. The option "session" is the key.
+# Key of a `convt.onnxruntime.InferenceSession` that is being created -> its provider. The option "session" is the key.
 sessions = {}
 
 
@@ -43,8 +43,8 @@ class Provider:
         fuse = options["context"] != "1" and fuse is not False
         self.settings = Options(int(threads), precision, bool(tune), fuse)
         self.nodes, self._left = {}, {}  # names of a node that is left, and of its output -> reason
-        # Name of a group's output -> its group. Two graphs may use one name: ONNX Runtime compiles the groups of a graph before it
-        # shows the next, but makes kernels at the end, so that these take only what cannot change results from here.
+        # Name of a group's output -> the group. Two graphs may use one name: ONNX Runtime compiles the groups of a graph before
+        # it shows the next. It makes kernels at the end, so these take from here only what cannot change results.
         self._groups, self._opset = {}, 0
         if options["session"]:
             sessions[options["session"]] = self

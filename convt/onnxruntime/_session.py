@@ -92,8 +92,8 @@ class InferenceSession(onnxruntime.InferenceSession):
     Parameters
     ----------
     path_or_bytes, sess_options, providers, provider_options, **kwargs
-        The same as for ``onnxruntime.InferenceSession``; the model may also be an ``onnx.ModelProto``. ``providers`` gets convt's provider before the CPU's, unless it names
-        it; providers before it have priority.
+        The same as for ``onnxruntime.InferenceSession``; the model may also be an ``onnx.ModelProto``. ``providers`` gets
+        convt's provider before the CPU's, unless it names it; providers before it have priority.
     precision : None, "highest", "high" or "medium"
         The lowest precision that convt may use for float32 nodes: see `convt.conv_transpose`. It does not affect ONNX Runtime's
         own operators. None means CONVT_PRECISION, or "highest".
@@ -135,7 +135,8 @@ class InferenceSession(onnxruntime.InferenceSession):
     _tune = False
 
     def __init__(
-        self, path_or_bytes: str | bytes | os.PathLike[str] | onnx.ModelProto, sess_options: onnxruntime.SessionOptions | None = None,
+        self, path_or_bytes: str | bytes | os.PathLike[str] | onnx.ModelProto,
+        sess_options: onnxruntime.SessionOptions | None = None,
         providers: Sequence[str | tuple[str, dict[Any, Any]]] | None = None,
         provider_options: Sequence[dict[Any, Any]] | None = None, *, precision: Precision = None, tune: bool = False,
         **kwargs: Any,
@@ -162,10 +163,10 @@ class InferenceSession(onnxruntime.InferenceSession):
             if node.refused is not None:
                 shapes, why = node.refused
                 kept[name] = f"convt refuses inputs of shapes {shapes}: {why}"
-        reason = "" if self.nodes else "all of them are left to ONNX Runtime" if kept else "the model has no ConvTranspose nodes"
+        reason = "all of them are left to ONNX Runtime" if kept else "the model has no ConvTranspose nodes"
         if not self._provider:
             reason = "the session options have providers, without convt's"
-        return Report(packed, unpacked, fused, kept, reason)
+        return Report(packed, unpacked, fused, kept, "" if self.nodes else reason)
 
     def run(self, *arguments: Any, **keywords: Any) -> Any:
         return _raising(super().run, arguments, keywords)

@@ -2,7 +2,22 @@
 
 import numpy as np
 import pytest
-from onnx_models import VERSION, TensorProto, both, conv, helper, info, joined, model_of, norm, onnxruntime, outcome, plain, same, weights
+from onnx_models import (
+    VERSION,
+    TensorProto,
+    both,
+    conv,
+    helper,
+    info,
+    joined,
+    model_of,
+    norm,
+    onnxruntime,
+    outcome,
+    plain,
+    same,
+    weights,
+)
 
 from convt.onnxruntime import InferenceSession, _node
 

@@ -1,4 +1,4 @@
-"""Tests of convt's execution provider in sessions of ONNX Runtime itself: registration, options, errors, processes and threads."""
+"""Tests of convt's execution provider in sessions of ONNX Runtime itself: registration, options, errors, processes, threads."""
 
 import json
 import os
@@ -165,7 +165,8 @@ def test_sessions_and_threads_at_once():
 
 
 ENDS = {
-    "a name": "", "a cycle": "class A: pass\na = A(); a.me, a.session = a, made", "a module": "import builtins; builtins.kept = made",
+    "a name": "", "a cycle": "class A: pass\na = A(); a.me, a.session = a, made",
+    "a module": "import builtins; builtins.kept = made",
     "an exit": "import os; sys.stdout.flush(); os._exit(0)",
     "a fork": """
 import os

@@ -29,7 +29,7 @@ def constants(dtype=np.int8, channels=None, zero=True, shape=(6, 8, 3, 3)):
 
 
 def served(model, feed=None):
-    """Check that outputs equal ONNX Runtime's, that the weights are packed once, and return the types of the nodes that convt computes as one."""
+    """Check a model against ONNX Runtime, and return the types of the nodes that convt computes as one, with packed weights."""
     session = same(model, feed or {"X": X})
     assert len(session.report.packed) == 1, session.report
     (node,) = session.nodes.values()

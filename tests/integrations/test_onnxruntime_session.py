@@ -3,36 +3,26 @@ errors of ONNX Runtime, and signals reach the caller."""
 
 import copy
 import gc
-import os
 import pickle
 import signal
 import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from cases import meanwhile
-from onnx_models import PATHS, VERSION, both, conv, helper, model_of, onnx, onnxruntime, outcome, weights
+from onnx_models import PATHS, VERSION, both, conv, helper, model_of, onnx, onnxruntime, weights
 
 from convt.onnxruntime import InferenceSession, _host, _node, _provider
 
-FOLDER = "session.model_external_initializers_file_folder_path"
 X = weights(1, 6, 5, 7)
 W = weights(6, 4, 3, 3)
 
 
 def simple(value=W, **attributes):
     return model_of([conv(strides=[2, 2], **attributes)], {"X": ("N", 6, "H", "V")}, constants={"W": value})
-
-
-def saved(folder, value=W, name="model.onnx"):
-    """Save a model whose weights are in a file beside it, and return its path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    onnx.save(simple(value), folder / name, save_as_external_data=True, location=f"{name}.data", size_threshold=0)
-    return folder / name
 
 
 def plain(given, options=None):
@@ -50,20 +40,6 @@ def properties(options):
 
 
 # ------------------------------------------------------------------------------------------------ arguments
-
-
-def test_options_keep_nothing_of_a_model(tmp_path):
-    """Check two models whose weights are in files of one name: each session uses its own file, and so does ONNX Runtime
-    afterwards."""
-    paths = [saved(tmp_path / f"part{n}", W * (n + 1)) for n in range(3)]
-    options = onnxruntime.SessionOptions()
-    ours = [InferenceSession(path, options) for path in paths[:2]]
-    assert all(session.report.packed for session in ours)
-    for path, session in zip(paths, ours, strict=False):
-        close(session, plain(path))
-    close(plain(paths[2], options), plain(paths[2]))
-    with pytest.raises(Exception, match=r"(?i)config|key|entry|not"):
-        options.get_session_config_entry(FOLDER)
 
 
 def test_options_are_not_changed():
@@ -137,20 +113,6 @@ def test_options_with_providers_leave_the_model():
     close(session, plain(simple().SerializeToString()))
 
 
-def test_sessions_made_at_the_same_time():
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    (want,) = InferenceSession(simple()).run(None, {"X": X})
-
-    def one(n):
-        session = InferenceSession(simple(W * (n + 1)), options)
-        assert session.report.packed
-        return np.abs(session.run(None, {"X": X})[0] / (n + 1) - want).max()
-
-    with ThreadPoolExecutor(8) as pool:
-        assert max(pool.map(one, range(16))) < 1e-4 and not _provider.sessions
-
-
 @pytest.mark.skipif(VERSION < (1, 28), reason="older versions read beyond the input for such an output_shape")
 def test_errors_of_nodes_side_by_side():
     """Check that errors of nodes have the class and message of ONNX Runtime's, on any thread that computes a node."""
@@ -181,62 +143,6 @@ def test_runs_on_a_thread_of_onnx_runtime():
         assert ready.wait(30)
     assert found[0] == found[2] == ((1, 4, 11, 15), "") and "ConvTranspose" in found[1][1]
     session.run(None, {"X": X})
-
-
-# ------------------------------------------------------------------------------------------------ files that are symbolic links
-
-
-def hub(tmp_path, where="blobs"):
-    """Save a model as in a hub's cache: its files are links to files with other names in another folder."""
-    saved(tmp_path / where, name="model.onnx")
-    snapshot = tmp_path / "snapshots" / "main"
-    snapshot.mkdir(parents=True)
-    for name, blob in (("model.onnx", "a1"), ("model.onnx.data", "b2")):
-        os.rename(tmp_path / where / name, tmp_path / where / blob)
-        os.symlink(os.path.join("..", "..", where, blob), snapshot / name)
-    return snapshot / "model.onnx"
-
-
-@pytest.mark.parametrize("options", [None, "given"])
-def test_links_of_a_hubs_cache(tmp_path, options):
-    path = hub(tmp_path)
-    session = InferenceSession(path, options and onnxruntime.SessionOptions())
-    assert session.report.packed == ("Y",), session.report
-    close(session, plain(path))
-
-
-@pytest.mark.parametrize("linked", ["model.onnx", "model.onnx.data"])
-def test_one_of_the_files_is_a_link(tmp_path, linked):
-    path = hub(tmp_path)
-    other = next(each for each in path.parent.iterdir() if each.name != linked)
-    other.write_bytes((data := other.read_bytes(), other.unlink())[0])
-    if isinstance(theirs := outcome(plain, path), tuple):
-        assert outcome(InferenceSession, path) == theirs
-        return
-    session = InferenceSession(path)
-    assert data and session.report.packed, session.report
-    close(session, theirs)
-
-
-def test_links_that_onnx_runtime_refuses_are_refused(tmp_path):
-    """Check data that is neither in the folder of the model nor in that of the file that the model links to."""
-    path = saved(tmp_path / "here")
-    (tmp_path / "there").mkdir()
-    os.rename(tmp_path / "here" / "model.onnx.data", tmp_path / "there" / "data")
-    (tmp_path / "here" / "model.onnx.data").symlink_to(tmp_path / "there" / "data")
-    assert isinstance(both(lambda kind: kind(path)), tuple)
-
-
-@pytest.mark.skipif(VERSION < (1, 28), reason="older versions look elsewhere")
-def test_a_folder_that_options_name_is_that_of_the_data(tmp_path):
-    here, other = saved(tmp_path / "here"), saved(tmp_path / "other", W * 2)
-    options = onnxruntime.SessionOptions()
-    options.add_session_config_entry(FOLDER, str(tmp_path / "other"))
-    for given in (here, here.read_bytes()):
-        session = InferenceSession(given, options)
-        assert session.report.packed and options.get_session_config_entry(FOLDER) == str(tmp_path / "other")
-        close(session, plain(given, options))
-        close(session, plain(other))
 
 
 # ------------------------------------------------------------------------------------------------ exceptions of signal handlers

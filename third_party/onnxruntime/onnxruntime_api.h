@@ -64,14 +64,14 @@ enum { ORT_ATTRIBUTE_INT = 1, ORT_ATTRIBUTE_INTS = 2, ORT_ATTRIBUTE_FLOAT = 3, O
     F(86, KernelInfoGetAttribute_int64, (const OrtKernelInfo *info, const char *name, int64_t *value)) \
     F(87, KernelInfoGetAttribute_string, (const OrtKernelInfo *info, const char *name, char *text, size_t *size)) \
     F(90, KernelContext_GetInput, (const OrtKernelContext *context, size_t index, const OrtValue **value)) \
-    F(91, KernelContext_GetOutput, (OrtKernelContext *context, size_t index, const int64_t *sizes, size_t count, OrtValue **value)) \
+    F(91, KernelContext_GetOutput, (OrtKernelContext *context, size_t n, const int64_t *sizes, size_t rank, OrtValue **value)) \
     F(163, KernelInfoGetAttributeArray_int64, (const OrtKernelInfo *info, const char *name, int64_t *values, size_t *count)) \
     F(230, KernelInfo_GetInputCount, (const OrtKernelInfo *info, size_t *count)) \
     F(232, KernelInfo_GetInputName, (const OrtKernelInfo *info, size_t index, char *text, size_t *size)) \
     F(233, KernelInfo_GetOutputName, (const OrtKernelInfo *info, size_t index, char *text, size_t *size)) \
     F(238, GetSessionConfigEntry, (const OrtSessionOptions *options, const char *key, char *text, size_t *size)) \
     F(244, KernelInfo_GetNodeName, (const OrtKernelInfo *info, char *text, size_t *size)) \
-    F(249, KernelInfoGetConstantInput_tensor, (const OrtKernelInfo *info, size_t index, int *is_constant, const OrtValue **value)) \
+    F(249, KernelInfoGetConstantInput_tensor, (const OrtKernelInfo *info, size_t n, int *is_constant, const OrtValue **value)) \
     F(272, ReadOpAttr, (const OrtOpAttr *attribute, int type, void *data, size_t size, size_t *needed)) \
     F(274, KernelContext_ParallelFor, (const OrtKernelContext *context, void (*work)(void *, size_t), size_t count, \
       size_t batches, void *job)) \
@@ -112,14 +112,14 @@ enum { ORT_ATTRIBUTE_INT = 1, ORT_ATTRIBUTE_INTS = 2, ORT_ATTRIBUTE_FLOAT = 3, O
       const void *options)) \
     F(3, EpGraphSupportInfo_AddSingleNode, (OrtSupportInfo *info, const OrtNode *node)) \
     F(18, CreateKernelRegistry, (OrtKernelRegistry **registry)) \
-    F(20, KernelRegistry_AddKernel, (OrtKernelRegistry *registry, const OrtKernelDef *def, OrtCreateKernel create, void *state)) \
+    F(20, KernelRegistry_AddKernel, (OrtKernelRegistry *registry, const OrtKernelDef *, OrtCreateKernel create, void *state)) \
     F(21, CreateKernelDefBuilder, (OrtKernelDefBuilder **builder)) \
     F(23, KernelDefBuilder_SetOperatorType, (OrtKernelDefBuilder *builder, const char *type)) \
     F(24, KernelDefBuilder_SetDomain, (OrtKernelDefBuilder *builder, const char *domain)) \
     F(25, KernelDefBuilder_SetSinceVersion, (OrtKernelDefBuilder *builder, int first, int last)) \
     F(26, KernelDefBuilder_SetExecutionProvider, (OrtKernelDefBuilder *builder, const char *name)) \
-    F(29, KernelDefBuilder_AddTypeConstraint, (OrtKernelDefBuilder *builder, const char *name, const OrtDataType *const *types, \
-      size_t count)) \
+    F(29, KernelDefBuilder_AddTypeConstraint, (OrtKernelDefBuilder *builder, const char *name, \
+      const OrtDataType *const *types, size_t count)) \
     F(32, KernelDefBuilder_Build, (OrtKernelDefBuilder *builder, OrtKernelDef **def)) \
     F(40, GetTensorDataType, (int element_type, const OrtDataType **type)) \
     F(43, KernelInfo_GetEp, (const OrtKernelInfo *info, const OrtEp **ep))
@@ -182,7 +182,8 @@ struct OrtEpFactory {
     uint32_t version;
     const char *(*GetName)(const OrtEpFactory *);
     const char *(*GetVendor)(const OrtEpFactory *);
-    OrtStatus *(*GetSupportedDevices)(OrtEpFactory *, const OrtHardwareDevice *const *, size_t, OrtEpDevice **, size_t, size_t *);
+    OrtStatus *(*GetSupportedDevices)(
+        OrtEpFactory *, const OrtHardwareDevice *const *, size_t, OrtEpDevice **, size_t most, size_t *count);
     OrtStatus *(*CreateEp)(OrtEpFactory *, const OrtHardwareDevice *const *, const OrtKeyValuePairs *const *, size_t,
                            const OrtSessionOptions *, const OrtLogger *, OrtEp **);
     void (*ReleaseEp)(OrtEpFactory *, OrtEp *);

@@ -88,9 +88,9 @@ class _Comparison:
         return isinstance(error, NotImplemented) or inferred
 
     def _is_misled(self, errors):
-        """Check whether a run failed because ONNX Runtime reuses a buffer by sizes that the model declares wrong. Which buffers it
-        reuses depends on the nodes, and fused nodes are one."""
-        return "Shape mismatch attempting to re-use buffer" in str(errors) and self._declares_wrong_sizes()
+        """Check whether a run failed because ONNX Runtime reuses a buffer by sizes that the model declares wrong. Which buffers
+        it reuses depends on the nodes, and fused nodes are one."""
+        return "Shape mismatch attempting to" in str(errors) and self._declares_wrong_sizes()
 
     def _declares_wrong_sizes(self):
         return '"wrong"' in json.dumps(self.case) or self.theirs.said & _ABOUT_SIZES

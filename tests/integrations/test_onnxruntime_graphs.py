@@ -1,4 +1,4 @@
-"""Tests of how convt.onnxruntime rewrites a model's graphs: names in scopes, nodes that are fused, constant weights and
+"""Tests of the graphs of models in convt.onnxruntime: names in scopes, nodes that are fused, constant weights and
 functions. Each model runs in convt's session and in ONNX Runtime's own, and the results are compared."""
 
 import numpy as np
@@ -130,36 +130,7 @@ def test_nodes_of_one_name():
     assert {*session.nodes, *session.report.kept} == {"up", "up'", "up''"} and len(session.report.kept) == 1
 
 
-def test_nodes_in_any_order():
-    nodes = [_op("Relu", ["n"], "Y"), _op("Identity", ["a"], "n"), _op("Add", ["c", "B"], "a"), conv(output="c")]
-    model = model_of(nodes, {"X": X.shape}, constants={"W": W, "B": BIAS})
-    try:
-        want = plain(model).run(None, {"X": X})[0]
-    except Exception as error:
-        pytest.skip(f"ONNX Runtime {onnxruntime.__version__}: {error}")
-    session = convt.onnxruntime.InferenceSession(model)
-    assert session.report.fused == {"c": ("Add", "Relu")}
-    np.testing.assert_allclose(session.run(None, {"X": X})[0], want, rtol=1e-4, atol=1e-5)
-
-
 # ------------------------------------------------------------------------------------------------ fused nodes
-
-
-def test_identity_nodes_between():
-    """Check the head of a text detector: ConvTranspose, Identity, Add, Identity, Relu."""
-    nodes = [conv(output="c"), _op("Identity", ["c"], "i"), _op("Identity", ["i"], "j"), _op("Add", ["B", "j"], "a"),
-             _op("Identity", ["a"], "k")]  # fmt: skip
-    more, constants = norm("k", "n", 6)
-    nodes += [more, _op("Identity", ["n"], "l"), _op("Relu", ["l"], "m"), _op("Identity", ["m"], "Y")]
-    model = model_of(nodes, {"X": X.shape}, constants={"W": W, "B": BIAS} | constants)
-    assert same(model, {"X": X}, tolerance=3e-5).report.fused == {"c": ("Add", "BatchNormalization", "Relu")}
-
-
-def test_an_identity_that_something_else_reads():
-    nodes = [conv(output="c"), _op("Identity", ["c"], "i"), _op("Relu", ["i"], "Y"), _op("Neg", ["i"], "V")]
-    assert same(model_of(nodes, {"X": X.shape}, ("Y", "V"), {"W": W}), {"X": X}).report.fused == {}
-    nodes = [conv(output="c"), _op("Identity", ["c"], "i"), _op("Add", ["i", "i"], "Y")]
-    assert same(model_of(nodes, {"X": X.shape}, constants={"W": W}), {"X": X}).report.fused == {}
 
 
 @pytest.mark.parametrize("level", ["ORT_ENABLE_ALL", "ORT_DISABLE_ALL"])
@@ -396,42 +367,3 @@ def test_functions_with_branches_and_functions_inside():
     outer = _function("Outer", 17, [_choice(then, other, "c")], ("a", "b", "which"))
     calls = [_call("Outer", ["X", "W", "which"], "Y")]
     _both_ways(_with_condition(_calling([up, outer], 17, calls)), served=2)
-
-
-DEFAULTS = {"strides": [2, 2], "pads": [1, 1, 1, 1], "alpha": 0.3}
-
-
-def _with_attributes(name, nodes, positions, defaults):
-    """Return a function whose nodes at ``positions`` take the attributes of `DEFAULTS` from it. Some have defaults."""
-    function = _function(name, 17, nodes)
-    for each in DEFAULTS:
-        kind = AttributeProto.FLOAT if each == "alpha" else AttributeProto.INTS
-        function.node[positions[each]].attribute.add(name=each, ref_attr_name=each, type=kind)
-        if each in defaults:
-            function.attribute_proto.append(helper.make_attribute(each, defaults[each]))
-        else:
-            function.attribute.append(each)
-    return function
-
-
-@pytest.mark.parametrize("given", [(), ("alpha",), ("strides",), ("pads", "alpha"), ("strides", "pads", "alpha")])
-@pytest.mark.parametrize("outer", [[], [{}], [{}, {}], [{"alpha": 0.7}, {}], [{}, {"strides": [3, 3]}]], ids=str)
-def test_default_attributes_of_functions(given, outer):
-    """Check a function with default attributes, also where other functions call it and pass on attributes of their own."""
-    nodes = [conv(("a", "b"), "t"), _op("LeakyRelu", ["t"], "c")]
-    functions = [_with_attributes("Up0", nodes, {"strides": 0, "pads": 0, "alpha": 1}, DEFAULTS)]
-    for n, defaults in enumerate(outer):
-        call = _call(f"Up{n}", ["a", "b"], "c")
-        functions.append(_with_attributes(f"Up{n + 1}", [call], dict.fromkeys(DEFAULTS, 0), defaults))
-    calls = [_call(functions[-1].name, ["X", "W"], "Y"), _call(functions[-1].name, ["X", "W"], "Z")]
-    calls[0].attribute.extend(helper.make_attribute(name, {"strides": [1, 2], "pads": [0, 1, 0, 1], "alpha": 0.5}[name])
-                              for name in given)  # fmt: skip
-    served = 2 if {"strides", "pads"}.intersection(given) else 1  # ONNX Runtime computes equal nodes once
-    session = same(_calling(functions, 17, calls, ("Y", "Z")), {"X": X}, served=served)
-    assert set(session.report.fused.values()) <= {("LeakyRelu",)}
-
-
-def test_functions_that_nobody_calls_are_not_spoken_of():
-    up = _function("Up", 11, [conv(("a", "b"), "t"), _op("Softmax", ["t"], "c", axis=1)])
-    session = same(_calling([up], 17, [conv()]), {"X": X})
-    assert session.report.kept == {}
