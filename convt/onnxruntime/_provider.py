@@ -71,6 +71,11 @@ class Provider:
             taken.update(members)
         return groups
 
+    def in_order(self):
+        """Return ``nodes`` in the order in which ONNX Runtime showed them: it makes kernels after all groups."""
+        order = {output: n for n, output in enumerate(self._groups)}
+        return dict(sorted(self.nodes.items(), key=lambda each: order.get(each[1].group.output, len(order))))
+
     @property
     def kept(self):
         """Return {name of a ConvTranspose node left to ONNX Runtime: reason}."""

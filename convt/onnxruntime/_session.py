@@ -150,7 +150,7 @@ class InferenceSession(onnxruntime.InferenceSession):
 
     @property
     def nodes(self) -> Mapping[str, Node]:
-        return MappingProxyType(self._provider.nodes if self._provider else {})
+        return MappingProxyType(self._provider.in_order() if self._provider else {})
 
     @property
     def report(self) -> Report:
