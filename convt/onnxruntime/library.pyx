@@ -670,14 +670,14 @@ cdef node_of_kernel(const OrtKernelInfo *info, provider):
     check(ort.KernelInfo_GetInputCount(info, &count))
     for n in range(count):
         value, size = NULL, TEXT_BYTES
-        check(ort.KernelInfo_GetInputName(info, n, text, &size))
+        name = f"input {n}" if is_error(ort.KernelInfo_GetInputName(info, n, text, &size)) else text.decode()
         is_constant = not is_error(ort.KernelInfoGetConstantInput_tensor(info, n, &constant, &value)) and constant != 0
-        inputs.append((text.decode(), is_constant))
+        inputs.append((name, is_constant))
     size = TEXT_BYTES
     name = "" if is_error(ort.KernelInfo_GetNodeName(info, text, &size)) else text.decode()
     size = TEXT_BYTES
-    check(ort.KernelInfo_GetOutputName(info, 0, text, &size))
-    return provider.single(name, text.decode(), attributes, version, inputs)
+    result = "output" if is_error(ort.KernelInfo_GetOutputName(info, 0, text, &size)) else text.decode()
+    return provider.single(name, result, attributes, version, inputs)
 
 
 cdef OrtStatus *compute "convt_compute"(void *kernel, OrtKernelContext *context) noexcept nogil:

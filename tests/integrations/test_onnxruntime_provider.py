@@ -123,6 +123,15 @@ def test_models_that_onnx_runtime_saves(kind, tmp_path):
     agrees(again, model)
 
 
+def test_long_names():
+    w, a, b = (5000 * name for name in "wab")
+    nodes = [conv(("X", w), a, name="n" * 5000, strides=[2, 2]), conv((a, w), b), helper.make_node("Relu", [b], ["Y"])]
+    model = model_of(nodes, {"X": None}, constants={w: weights(6, 6, 3, 3)})
+    made = convt.onnxruntime.InferenceSession(model)
+    assert len(made.nodes) == 2
+    agrees(made, model)
+
+
 # ------------------------------------------------------------------------------------------------ errors
 
 
