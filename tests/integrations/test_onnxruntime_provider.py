@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from onnx_models import PATHS, both, conv, helper, model_of, norm, onnx, onnxruntime, plain, weights
+from onnx_models import PATHS, VERSION, both, conv, helper, model_of, norm, onnx, onnxruntime, plain, weights
 
 import convt.onnxruntime
 
@@ -152,6 +152,8 @@ ERRORS = {
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_errors_are_onnx_runtimes_word_for_word(name):
+    if name == "output_shape" and VERSION < (1, 28):
+        pytest.skip("older versions read beyond the input for such an output_shape")
     nodes, constants, feed = ERRORS[name]
     inputs = {"X": None} | dict.fromkeys(each for each in feed if each != "X")
     model = model_of(nodes, inputs, constants=constants).SerializeToString()
