@@ -20,7 +20,6 @@ import onnx
 import onnxruntime
 
 import convt.onnxruntime
-from convt.onnxruntime import _loading
 from convt.onnxruntime.__main__ import SPINNING, difference, in_turns
 
 from . import published
@@ -87,10 +86,12 @@ def _load_named(path):
 
 def _layers(model):
     """Return {name: nodes} of the layers that convt computes: a ConvTranspose and the nodes fused into it."""
-    key = "bench"  # no session has this key, so no operators are made
-    rewritten = _loading.prepared(None, model.SerializeToString(), None, None, key, None).model
+    level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # which keeps the names of values
+    session = _session(convt.onnxruntime.InferenceSession, model.SerializeToString(), 1, graph_optimization_level=level)
     source = {name: node for node in model.graph.node for name in node.output}
-    return {node.name: _chain(source, node.output[0], node.input[0]) for node in rewritten.graph.node if node.domain == "convt"}
+    order = {node.name: n for n, node in enumerate(model.graph.node)}
+    nodes = sorted(session.nodes.items(), key=lambda each: order[each[1].group.originals[-1].name])
+    return {name: _chain(source, node.group.output, node.group.inputs[0]) for name, node in nodes}
 
 
 def _chain(source, name, data):

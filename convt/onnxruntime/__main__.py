@@ -8,7 +8,6 @@ import math
 import sys
 
 import numpy as np
-import onnx
 import onnxruntime
 
 from .._base import arguments as _arguments
@@ -24,10 +23,10 @@ _EXAMPLES = """examples:
 SPINNING = 0.13  # seconds; ONNX Runtime's threads spin this long after a run and slow down whatever runs next
 
 # ONNX Runtime's name of an input's type -> the dtype of random arrays for the input
+_NAMES = {"float32": "float", "float64": "double"}
 _DTYPES = {
-    f"tensor({onnx.TensorProto.DataType.Name(each.onnx).lower()})": each.dtype
-    for each in dtypes.ALL if each.dtype.kind in "fiub"
-}  # fmt: skip
+    f"tensor({_NAMES.get(each.dtype.name, each.dtype.name)})": each.dtype for each in dtypes.ALL if each.dtype.kind in "fiub"
+}
 
 
 def inputs(session, shapes, given=()):
@@ -89,8 +88,6 @@ def compare(model, shapes, threads, budget, precision=None, given=()):
     ``own_difference`` compares ONNX Runtime with and without its graph optimisations. It shows how strongly the model amplifies
     rounding errors, and is None if ONNX Runtime cannot run the model without optimisations.
     """
-
-    model = _profile.named(model)
 
     def session(kind, optimised=True, options=None, **words):
         options = options or onnxruntime.SessionOptions()

@@ -1,4 +1,4 @@
-"""The state that convt shares between the callbacks of ONNX Runtime: nodes, inferred shapes and exceptions of a session."""
+"""Exceptions in a node: of convt, of ONNX Runtime, and of signal handlers."""
 
 import re
 import sys
@@ -8,8 +8,6 @@ import threading
 # raises it unchanged.
 foreign_exceptions = {}
 
-sessions = {}  # key of a session that is being created -> its Creation
-
 # An exception whose traceback has a frame of any other top-level module comes from a signal handler.
 _LIBRARIES = {"convt", "numpy", "ml_dtypes", "onnx", "onnxruntime", "google", *sys.stdlib_module_names}
 _FAIL = 1  # ONNX Runtime's code for unspecific errors
@@ -18,20 +16,6 @@ _MESSAGE = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (?:Non-zero status 
 
 class StatusError(RuntimeError):
     """A status of ONNX Runtime that is an error; ``args`` are its code and message."""
-
-
-class Creation:
-    """The nodes, the shapes and the errors of a session that is being created."""
-
-    def __init__(self):
-        self.nodes = {}  # number of a node -> Node, or the exception with which convt refused it
-        self.shape_errors = {}  # number of a node -> the exception that was raised when its shape was inferred
-        self.shapes = {}  # (number of a node, shape of each input) -> shape of its output; ONNX Runtime asks several times
-
-
-def creation(key):
-    """Return the `Creation` of a session that is being created, or a new one for another key."""
-    return sessions.get(key) or Creation()
 
 
 def is_foreign(error):
@@ -60,14 +44,6 @@ def status(error):
     match = _MESSAGE.match(str(error))
     code, text = match.groups() if match else (_FAIL, f"{type(error).__name__}: {error}")
     return int(code), text.encode(errors="replace")
-
-
-def store_shape_error(error, arguments):
-    """Store an exception that was raised while ONNX Runtime asked for the shape of a node with these arguments."""
-    if is_foreign(error):
-        foreign_exceptions[threading.get_ident()] = error
-    elif arguments is not None:
-        creation(arguments["session"]).shape_errors[arguments["node"]] = error
 
 
 def take_foreign_exception():

@@ -13,42 +13,45 @@ from . import _inputs
 class Parameters(NamedTuple):
     """The parameters of a node in a run.
 
-    If ``is_fused`` is False, they are those of the ConvTranspose and its bias alone, because fusion could change results.
+    If ``is_fused`` is False, they are those of the ConvTranspose alone, because fusion could change results.
     """
 
     weights: Any
     bias: Any
     activation: Any = None
     slopes: Slopes | None = None  # the slopes of a PRelu, one for each channel
-    is_fused: bool = False
+    is_fused: bool = True
 
 
-def read(arguments, inputs):
-    """Return the `Parameters` of a run's inputs. ``arguments`` are those of the node."""
-    inputs, epsilon = list(inputs), arguments.get("epsilon")
-    for n, shape in arguments["shapes"]:
-        if inputs[n].shape != (wanted := tuple(shape)):
-            raise ValueError(f"{arguments['inputs'][n]}: got shape {inputs[n].shape}, wanted {wanted}, that in the model")
-    for n, axis in arguments["axes"]:
+def read(group, inputs):
+    """Return the `Parameters` of a run's inputs for a `_fuse.Group`."""
+    inputs = list(inputs)
+    for n, wanted in group.shapes.items():
+        if inputs[n].shape != wanted:
+            raise ValueError(f"{group.inputs[n]}: got shape {inputs[n].shape}, wanted {wanted}, that in the model")
+    for n, axis in group.axes:
         inputs[n] = _dequantized(inputs[n], *[inputs[each] for each in _inputs.of_dequantization(n)], axis)
-    weights, groups = inputs[_inputs.W], arguments["attributes"].get("group", 1)
+    weights, groups = inputs[_inputs.W], group.attributes.get("group", 1)
     bias, *norm, slopes = [None if inputs[n] is None else inputs[n].reshape(-1)
                            for n in (*_inputs.PARAMETERS[1:], _inputs.SLOPES)]  # fmt: skip
+    if not group.adds_bias:
+        bias = inputs[_inputs.B]
+    unfused = Parameters(weights, None if group.adds_bias else bias, is_fused=False)
     if slopes is not None and not np.isfinite(slopes).all():
-        return Parameters(weights, bias)
-    if epsilon is not None:
+        return unfused
+    if group.epsilon is not None:
         channels = groups * weights.shape[1]
-        if any(each is not None and len(each) != channels for each in (bias, *norm)):
+        if any(each is not None and each.shape != (channels,) for each in (bias, *norm)):
             raise ValueError(f"batch norm: got other sizes than the {channels} channels")
-        folded = _norm.fold(weights, bias, *norm, epsilon, groups)
+        folded = _norm.fold(weights, bias, *norm, group.epsilon, groups)
         if folded[0] is None:
-            return Parameters(weights, bias)
+            return unfused
         weights, bias = folded
     if slopes is None:
-        return Parameters(weights, bias, arguments.get("activation"), is_fused=True)
+        return Parameters(weights, bias, group.activation)
     if len(slopes) == 1:
-        return Parameters(weights, bias, ["leaky_relu", float(slopes[0])], is_fused=True)
-    return Parameters(weights, bias, slopes=Slopes("float32", slopes), is_fused=True)
+        return Parameters(weights, bias, ["leaky_relu", float(slopes[0])])
+    return Parameters(weights, bias, None, Slopes("float32", slopes))
 
 
 def _dequantized(quantized, scale, zero, axis):

@@ -11,32 +11,9 @@ import onnxruntime
 from .._call import worth
 from .._call.worth import LayerTime, Worth
 from .._run import config
-from . import _file, _replaced, _scopes
 
 _RUNS = 6  # profiled runs of each session; the first does not count
 _SUFFIX = "_kernel_time"
-
-
-def named(path):
-    """Return the bytes of a model whose unnamed nodes get names, or ``path`` if none is unnamed.
-
-    The profiler identifies nodes by name. A node is called after its output, as in the report of a session. Models with
-    external data and models that cannot be read stay as they are.
-    """
-    try:
-        source = _file.Source(os.fsdecode(path), None)
-    except Exception:  # the session raises ONNX Runtime's error
-        return path
-    nodes = [node for graph in (source.model.graph, *source.model.functions) for node in _scopes.all_nodes(graph)]
-    unnamed, taken = [node for node in nodes if not node.name and any(node.output)], {node.name for node in nodes}
-    if source.external or not unnamed:
-        return path
-    for node in unnamed:
-        node.name = next(each for each in node.output if each)
-        while node.name in taken:
-            node.name += "'"
-        taken.add(node.name)
-    return b"".join(source.pieces(source.model))
 
 
 def node_seconds(create, feed):
@@ -72,9 +49,9 @@ def measured(session, host_seconds, convt_seconds, seconds, threads):
         if not node.shapes:
             continue  # no run has reached it
         (data, _), output = list(node.shapes.items())[-1]
-        replaced = [host_seconds[each] for each in _replaced.node_names(node.arguments) if each in host_seconds]
+        replaced = [host_seconds[each.name] for each in node.group.originals if each.name in host_seconds]
         host = sum(each for each, _ in replaced) if replaced else math.nan
-        ours, calls = convt_seconds.get(name, (math.nan, 1))
+        ours, calls = convt_seconds.get(node.host_name, (math.nan, 1))
         packed, of_limit = node.packed or node.last_packed[1], math.nan
         if packed is not None:
             of_limit = worth.planned(packed.operator, data, limit)[1] * calls / ours

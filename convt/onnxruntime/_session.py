@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import onnx
 import onnxruntime
 
 from .._base import check, terminal
 from .._base.problem import PRECISIONS
-from . import _host, _loading, _options, _replaced
-
-_PATIENCE = 10.0  # seconds to look for the nodes because of which ONNX Runtime refuses a model
+from . import _host, _provider
+from ._registration import get_ep_name, register
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
+
+    import onnx
 
     from .._base.typing import Precision
     from ._node import Node
@@ -80,27 +79,21 @@ class Report(NamedTuple):
 
 
 class InferenceSession(onnxruntime.InferenceSession):
-    """A drop-in ``onnxruntime.InferenceSession`` that runs ConvTranspose nodes with convt on CPUs.
+    """An ``onnxruntime.InferenceSession`` with convt's execution provider, and a report of what it computes.
 
-    convt's operator replaces ConvTranspose nodes, including those in subgraphs and functions. An Add of a constant bias, a
-    BatchNormalization, and an activation (Relu, LeakyRelu, PRelu, Elu, Tanh, Sigmoid, Gelu, HardSwish) that follow a node are
-    fused with it. ONNX Runtime does everything else, including graph optimisation and memory management. It also keeps the
-    nodes for which its results differ from the ONNX specification. Weights that are constants in the optimised model are packed
-    once.
+    The provider computes ConvTranspose nodes on CPUs, including those in subgraphs and functions. An Add of a constant bias, a
+    BatchNormalization, an Add of another value, and an activation (Relu, LeakyRelu, PRelu, Elu, Tanh, Sigmoid, Gelu, HardSwish)
+    that follow a node are fused with it. ONNX Runtime does everything else, and computes the nodes for which its results differ
+    from the ONNX specification. Weights that are constants are packed once, in the first run.
 
     convt runs on the session's threads, ``sess_options.intra_op_num_threads`` of them. If that is 0, convt uses its own number
     (`convt.set_num_threads`).
 
     Parameters
     ----------
-    path_or_bytes : str, path, bytes or onnx.ModelProto
-        The model, at any opset from 1 that ONNX Runtime accepts. Nodes may be float32, float64, float16 or bfloat16. External
-        data is searched next to the path.
-    sess_options : onnxruntime.SessionOptions, optional
-        The session uses a copy, so these options do not change.
-    providers, provider_options, **kwargs
-        The same as for ``onnxruntime.InferenceSession``. If the session uses a provider other than the CPU's,
-        the model stays unchanged.
+    path_or_bytes, sess_options, providers, provider_options, **kwargs
+        The same as for ``onnxruntime.InferenceSession``; the model may also be an ``onnx.ModelProto``. ``providers`` gets
+        convt's provider before the CPU's, unless it names it; providers before it have priority.
     precision : None, "highest", "high" or "medium"
         The lowest precision that convt may use for float32 nodes: see `convt.conv_transpose`. It does not affect ONNX Runtime's
         own operators. None means CONVT_PRECISION, or "highest".
@@ -120,8 +113,7 @@ class InferenceSession(onnxruntime.InferenceSession):
     ValueError
         ``precision`` is not one of the values above.
     Exception
-        Everything that ``onnxruntime.InferenceSession`` raises. If convt refuses the inputs of a run, ONNX Runtime computes the
-        node. If ONNX Runtime has no operator for the node, it raises ``Fail`` with convt's message.
+        Everything that ``onnxruntime.InferenceSession`` raises. An exception of a signal handler leaves a run unchanged.
 
     Examples
     --------
@@ -131,17 +123,14 @@ class InferenceSession(onnxruntime.InferenceSession):
     >>> X, Y = (onnx.helper.make_tensor_value_info(name, 1, (1, 1, None)) for name in "XY")
     >>> model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [X], [Y], [W]), ir_version=10,
     ...                                opset_imports=[onnx.helper.make_opsetid("", 22)])
-    >>> session = convt.onnxruntime.InferenceSession(model)
+    >>> session = convt.onnxruntime.InferenceSession(model.SerializeToString())
     >>> session.run(None, {"X": np.array([[[1, 2, 3]]], np.float32)})[0].tolist()
     [[[1.0, 10.0, 102.0, 20.0, 203.0, 30.0, 300.0]]]
     >>> print(session.report)
     convt computes 1 ConvTranspose node: Y
     """
 
-    nodes: Mapping[str, Node] = MappingProxyType({})
-    _fused: Mapping[str, tuple[str, ...]] = MappingProxyType({})
-    _kept: Mapping[str, str] = MappingProxyType({})
-    _reason = "ONNX Runtime created the session in a way that convt does not support"
+    _provider: _provider.Provider | None = None
     _precision: Precision = None
     _tune = False
 
@@ -155,29 +144,29 @@ class InferenceSession(onnxruntime.InferenceSession):
         if precision is not None:
             check.word("precision", precision, PRECISIONS)
         self._precision, self._tune = precision, tune
-        if isinstance(path_or_bytes, onnx.ModelProto):
+        if hasattr(path_or_bytes, "SerializeToString"):
             path_or_bytes = path_or_bytes.SerializeToString()
         super().__init__(path_or_bytes, sess_options, providers, provider_options, **kwargs)
 
     @property
+    def nodes(self) -> Mapping[str, Node]:
+        return MappingProxyType(self._provider.in_order() if self._provider else {})
+
+    @property
     def report(self) -> Report:
         """Return a `Report` of the nodes that convt computes and of those left to ONNX Runtime."""
-        packed, unpacked, kept = [], [], dict(self._kept)
-        for name in self._fused:
-            node = self.nodes.get(name)
-            if node is None:
-                kept[name] = "ONNX Runtime removed it: its output is constant or unused, or its branch is never taken"
-                continue
-            shapes, why = node.refused or ((), "")
-            if shapes is not None:
-                (unpacked if node.packed is None else packed).append(name)
-            if why:
-                kept[name] = f"convt refuses {'it' if shapes is None else f'inputs of shapes {shapes}'}: {why}"
-        fused = {
-            name: behind for name, behind in self._fused.items()
-            if behind and name in packed + unpacked and self.nodes[name].is_fused()
-        }  # fmt: skip
-        return Report(tuple(packed), tuple(unpacked), fused, kept, self._reason)
+        kept = self._provider.kept if self._provider else {}
+        packed = tuple(name for name, node in self.nodes.items() if node.group.in_model)
+        unpacked = tuple(name for name in self.nodes if name not in packed)
+        fused = {name: node.group.fused for name, node in self.nodes.items() if node.group.fused and node.is_fused()}
+        for name, node in self.nodes.items():
+            if node.refused is not None:
+                shapes, why = node.refused
+                kept[name] = f"convt refuses inputs of shapes {shapes}: {why}"
+        reason = "all of them are left to ONNX Runtime" if kept else "the model has no ConvTranspose nodes"
+        if not self._provider:
+            reason = "the session options have providers, without convt's"
+        return Report(packed, unpacked, fused, kept, "" if self.nodes else reason)
 
     def run(self, *arguments: Any, **keywords: Any) -> Any:
         return _raising(super().run, arguments, keywords)
@@ -193,126 +182,70 @@ class InferenceSession(onnxruntime.InferenceSession):
 
     def _create_inference_session(self, providers, provider_options, disabled_optimizers=None):
         """Create the session. ONNX Runtime calls this method, and calls it again when providers change."""
-        arguments = providers, provider_options, disabled_optimizers
+        register()
         options = self._sess_options
+        threads, path = (0, "") if options is None else (options.intra_op_num_threads, options.optimized_model_filepath)
+        given = {"threads": threads, "precision": self._precision or "", "tune": int(self._tune)}
+        if path:
+            given["fuse"] = 0  # ONNX Runtime cannot save nodes that were fused
+        if options is not None and options.has_providers() and not providers:
+            super()._create_inference_session(providers, provider_options, disabled_optimizers)
+            return
         try:
-            self._create_with_nodes(options, arguments)
-        except _loading.NotConverted as left:
-            self.nodes, self._fused, self._kept, self._reason = {}, {}, left.kept, str(left)
-            self._sess, self._sess_options = None, options
-            super()._create_inference_session(*arguments)
-            fell_back = isinstance(left, _loading.OtherProviders) and not _loading.other_providers(self.get_providers())
-            if fell_back and not _options.has_providers(options):
-                arguments = self.get_providers(), [*self.get_provider_options().values()], disabled_optimizers
-                left = self._try_with_nodes(options, arguments)
-            if isinstance(left, _loading.Refused):
-                self._create_with_most_nodes(left, options, arguments)
-
-    def _create_with_most_nodes(self, refused, options, arguments):
-        """Create the session again with as many of convt's nodes as ONNX Runtime accepts, after it refused them all together.
-
-        Groups of nodes are tried, and refused groups halved, for `_PATIENCE` seconds. The last accepted session stays.
-        """
-        why, served, end = dict(refused.kept), [], time.monotonic() + _PATIENCE
-        groups = _smaller_groups(list(why), refused)
-        while groups and time.monotonic() < end:
-            group = groups.pop()
-            refused = self._try_with_nodes(options, arguments, {name: why[name] for name in why if name not in served + group})
-            if refused is None:
-                served += group
-            elif isinstance(refused, _loading.Refused):
-                why.update({name: refused.kept[name] for name in group if name in refused.kept})
-                groups += _smaller_groups(group, refused)
-        self._kept = {**self._kept, **{name: reason for name, reason in why.items() if name not in served}}
-
-    def _try_with_nodes(self, options, arguments, left_out=None):
-        """Create the session again with convt's nodes, except those in ``left_out``, which maps names to reasons.
-
-        Return None, or a `_loading.NotConverted`. Then the session stays, and a report without nodes gets the new reasons.
-        """
-        state = vars(self).copy()
-        try:
-            self._create_with_nodes(options, arguments, left_out)
-        except _loading.NotConverted as left:
-            vars(self).update(state)
-            if not self.nodes:
-                self._kept, self._reason = left.kept, str(left)
-            return left
-        return None
-
-    def _create_with_nodes(self, options, arguments, left_out=None):
-        """Create the session with convt's nodes, except those in ``left_out``, or raise `_loading.NotConverted`."""
-        key, names, path, data = f"{id(self):x}", [], self._model_path, self._model_bytes
-        creation = _host.sessions[key] = _host.Creation()
-        try:
-            model = _loading.prepared(path, data, options, arguments[0], key, self._precision, self._tune, left_out)
-            names = list(model.fused)
-            if options is not None and options.optimized_model_filepath:
-                _options.saved(options, data if path is None else path, *arguments)
-            with model.serialized() as (self._model_path, self._model_bytes):
-                self._sess_options = model.options
-                super()._create_inference_session(*arguments)
-            if other := _host.take_foreign_exception():
-                raise other
-            if creation.shape_errors:
-                raise _loading.Refused("a shape cannot be inferred", names, _culprits(names, creation.shape_errors))
-            if others := _loading.other_providers(self.get_providers()):
-                raise _loading.OtherProviders(f"the session uses {others[0]}", names)
-        except _loading.NotConverted:
-            raise
+            self._create_with(given, providers, provider_options, disabled_optimizers)
         except Exception as error:
-            raise _cause(error, names, creation.nodes) from None
+            # ONNX Runtime infers shapes again after it fused nodes. It may then refuse a model that declares wrong ones.
+            if _host.is_foreign(error) or "ShapeInferenceError" not in str(error) or "fuse" in given:
+                raise
+            self._create_with(given | {"fuse": 0}, providers, provider_options, disabled_optimizers)
+
+    def _create_with(self, given, providers, provider_options, disabled_optimizers):
+        """Create the session with these options of convt's provider."""
+        key = f"{id(self):x}"
+        arguments = *_with_ours(providers, provider_options, given | {"session": key}), disabled_optimizers
+        try:
+            _raising(super()._create_inference_session, arguments, {})
         finally:
-            del _host.sessions[key]
-            self._model_path, self._model_bytes = path, data
-        self._sess_options.enable_mem_reuse = options is None or options.enable_mem_reuse
-        if options is not None:
-            self._sess_options.optimized_model_filepath = options.optimized_model_filepath
-        self._outputs_meta = _replaced.without_names(self._outputs_meta)
-        self.nodes = {name: creation.nodes[n] for n, name in enumerate(names) if n in creation.nodes}
-        self._fused, self._kept, self._reason = model.fused, model.kept, ""
+            self._provider = _provider.sessions.pop(key, None)
 
 
-def _smaller_groups(names, refused):
-    """Return the groups of names to try after these were refused together: all but known culprits, or the halves."""
-    if refused.culprits:
-        groups = [[name for name in names if name not in refused.culprits]]
-    else:
-        groups = [names[len(names) // 2 :], names[: len(names) // 2]] if len(names) > 1 else []
-    return [group for group in groups if group]
+def _with_ours(providers, provider_options, given):
+    """Return a session's providers and their options with convt's, whose options ``given`` are defaults for the user's.
 
-
-def _cause(error, names, made):
-    """Return the exception to raise for an error while the session with convt's nodes was created.
-
-    It is the exception of a signal handler if there is one, else a `_loading.NotConverted` with the reason. ``names`` are
-    the names of convt's nodes, and ``made`` the nodes of the `_host.Creation`.
+    Values that ONNX Runtime refuses stay as they are. ONNX Runtime warns of nodes that it computes with the CPU's provider
+    beside others, unless that is named, so it is named where only convt's is beside it.
     """
-    other = _host.take_foreign_exception() or error
-    if _host.is_foreign(other):
-        return other
-    if not names:
-        return _loading.NotConverted(f"convt cannot rewrite the model: {error}")
-    culprits = _culprits(names, made)
-    reason = f"ONNX Runtime refuses the model with convt's nodes: {error}"
-    for name, text in culprits.items():
-        reason = f"convt refuses {name}: {text}"
-    return _loading.Refused(reason, names, culprits)
+    own, cpu = get_ep_name(), "CPUExecutionProvider"
+    names, options = list(providers or [cpu]) if isinstance(providers, (list, tuple, type(None))) else None, provider_options
+    if names is None or (options is not None and len(options) != len(names)):
+        return providers, provider_options
+    plain = [each[0] if isinstance(each, tuple) and each else each for each in names]
+    added = [] if own in plain else [own]
+    if cpu not in plain and not {*plain} & {*onnxruntime.get_available_providers()} - {own}:
+        added.append(cpu)
+    at = plain.index(cpu) if cpu in plain else len(plain)
+    names[at:at], plain[at:at] = added, added
+    options = None if options is None else [*options[:at], *({} for _ in added), *options[at:]]
+    at = plain.index(own)
+    if options is not None:
+        return names, [*options[:at], {**given, **options[at]}, *options[at + 1 :]]
+    users = names[at][1] if isinstance(names[at], tuple) and len(names[at]) == 2 else {}
+    names[at] = own, {**given, **users}
+    return names, None
 
 
-def _culprits(names, made):
-    """Return {name: reason} of the nodes for which a dict of node numbers has an exception."""
-    return {names[n]: f"{type(each).__name__}: {each}" for n, each in made.items() if isinstance(each, Exception)}
-
-
-def _raising(run, arguments, keywords):
-    """Call a session's ``run``. If a signal handler raised in a node, raise that exception instead of ONNX Runtime's."""
+def _raising(call, arguments, keywords):
+    """Call a method of a session. If a signal handler raised in a node, raise that exception instead of ONNX Runtime's."""
     if _host.foreign_exceptions:
         _host.take_foreign_exception()  # drop an exception of an earlier run
     try:
-        return run(*arguments, **keywords)
+        result = call(*arguments, **keywords)
     except Exception:
         other = _host.take_foreign_exception()
         if other is None:
             raise
+    else:
+        other = _host.take_foreign_exception() if _host.foreign_exceptions else None
+        if other is None:
+            return result
     raise other

@@ -73,7 +73,7 @@ def test_a_difference_is_seen(fault, monkeypatch):
         return [got[None] if fault == "shape" else got.astype(np.float64) if fault == "dtype" else got]
 
     kind = {"NaN": "numbers", "dtype": "shape", "run": "error at run", "no reason": "report", "lost node": "report"}
-    case = plain({"op": "activation", "type": "Sigmoid"})
+    case = plain({"op": "activation", "type": "Sigmoid"}, level=0)
     assert perform.perform(case)[0] == "right"
     if fault in ("get_inputs", "get_outputs", "providers"):
         monkeypatch.setattr(InferenceSession, "get_providers" if fault == "providers" else fault, lambda session: [])

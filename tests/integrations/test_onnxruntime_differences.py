@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from onnx_models import TensorProto, conv, helper, info, model_of, onnx, onnxruntime, plain
+from onnx_models import VERSION, TensorProto, conv, helper, info, model_of, onnx, onnxruntime, plain
 
 import convt.onnx
 import convt.onnxruntime
@@ -82,6 +82,7 @@ def _outcome(cls, model, feed):
         return None, error, session
 
 
+@pytest.mark.skipif(VERSION < (1, 28), reason="older versions read beyond the input of some nodes")
 @pytest.mark.parametrize("seed", range(8))
 def test_random_nodes(seed):
     rng, served, kept = np.random.default_rng(seed), 0, set()
@@ -116,9 +117,9 @@ def test_what_onnx_runtime_reads_otherwise_is_left_to_it(attributes, why, consta
     model = model_of(nodes, inputs, constants={"V": w} | ({"W": w} if constant else {}))
     feed = {"X": np.ones((1, 4, 5), np.float32)} | ({} if constant else {"W": w})
     session = convt.onnxruntime.InferenceSession(model)
-    assert list(session.nodes) == ["second"] and list(session.report.kept) == ["first"]
-    assert re.search(why, session.report.kept["first"])
     got, want = (each.run(None, feed)[0] for each in (session, plain(model)))
+    assert "second" in session.nodes and list(session.report.kept) == ["first"]  # before the run, if the attributes decide
+    assert re.search(why, session.report.kept["first"])
     assert got.shape == want.shape and np.allclose(got, want, rtol=1e-5)
 
 
@@ -135,6 +136,8 @@ def test_a_size_that_the_model_declares():
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(("pixels", "pads"), [(0, 0), (1, 1), (1, 2), (3, 2)])
 def test_few_pixels(pixels, pads, bias):
+    if not pixels and VERSION < (1, 31):
+        pytest.skip("older versions crash")
     constants = {"W": np.ones((2, 2, 4), np.float32)} | ({"B": np.array([1, 2], np.float32)} if bias else {})
     model = model_of([conv(("X", *constants), strides=[2], pads=[pads, pads])], {"X": (1, 2, "L")}, constants=constants)
     feed = {"X": np.ones((1, 2, pixels), np.float32)}

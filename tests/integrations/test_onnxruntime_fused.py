@@ -2,9 +2,24 @@
 
 import numpy as np
 import pytest
-from onnx_models import TensorProto, both, conv, helper, info, model_of, norm, onnxruntime, outcome, plain, same, weights
+from onnx_models import (
+    VERSION,
+    TensorProto,
+    both,
+    conv,
+    helper,
+    info,
+    joined,
+    model_of,
+    norm,
+    onnxruntime,
+    outcome,
+    plain,
+    same,
+    weights,
+)
 
-from convt.onnxruntime import InferenceSession, _node, _replaced
+from convt.onnxruntime import InferenceSession, _node
 
 SHAPE = (2, 6, 11, 13)  # the output of X (2, 4, 5, 6) with W (4, 6, 3, 3) and stride 2
 X, W = weights(2, 4, 5, 6), weights(4, 6, 3, 3)
@@ -46,12 +61,12 @@ def test_a_sum_after_a_bias_and_a_norm_is_fused():
     constants |= {"W": W, "bias": weights(6)}
     model = model_of(nodes, {"X": X.shape, "S": SHAPE}, constants=constants)
     session = same(model, {"X": X, "S": weights(*SHAPE)})
-    assert fused(session) == ("BatchNormalization", "Add", "LeakyRelu")
+    assert joined(session) == ("Add", "LeakyRelu")
 
 
 @pytest.mark.parametrize("other", [(1, 6, 1, 1), (6, 1, 1), (2, 1, 11, 13), (13,), (), (1, 1, 11, 1)])
 def test_an_array_that_broadcasts_is_added(other, monkeypatch):
-    monkeypatch.delattr(_replaced.Fallback, "compute_with_onnxruntime")
+    monkeypatch.delattr(_node.Node, "compute_with_onnxruntime")
     session = same(add_model([None] * len(other)), {"X": X, "S": weights(*other)})
     assert fused(session) == ("Add",)
 
@@ -135,7 +150,8 @@ def test_a_scale_after_a_norm_is_left():
     node, constants = norm("A", "B", 6)
     nodes = [conv(output="A", strides=[2, 2]), node, helper.make_node("Mul", ["B", "C"], ["Y"])]
     model = model_of(nodes, {"X": X.shape}, constants=constants | {"W": W, "C": weights(6, 1, 1)})
-    assert fused(same(model, {"X": X})) == ("BatchNormalization",)
+    session = same(model, {"X": X})
+    assert joined(session) in ((), ("Mul",))  # the second if ONNX Runtime folds the norm itself
 
 
 @pytest.mark.parametrize("followers", ["Mul", "Mul, Add"])
@@ -233,6 +249,7 @@ def test_slopes_of_many_planes_are_divided_among_threads(threads):
         np.testing.assert_allclose(session.run(None, {"X": x})[0], want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.skipif(VERSION < (1, 28), reason="older versions compute other numbers")
 def test_special_numbers_of_a_prelu():
     values = np.array([0.0, -0.0, 1e-40, -1e-40, 3e38, -3e38, np.inf, -np.inf, np.nan, -1, 2] * 3, np.float32).reshape(1, 1, -1)
     nodes = [conv(output="A"), helper.make_node("PRelu", ["A", "P"], ["Y"])]
@@ -249,7 +266,9 @@ def test_a_slope_that_is_not_finite_or_not_constant_is_left():
     model = model_of(nodes, {"X": X.shape, "P": (1,)}, constants={"W": W})
     assert fused(same(model, {"X": X, "P": weights(1)})) == ()
     model = model_of(nodes, {"X": X.shape}, constants={"W": W, "P": np.full(1, np.inf, np.float32)})
-    assert fused(InferenceSession(model)) == ()
+    session = InferenceSession(model)
+    np.testing.assert_allclose(session.run(None, {"X": X})[0], plain(model).run(None, {"X": X})[0], rtol=1e-5, atol=1e-5)
+    assert fused(session) == ()
 
 
 def test_a_batch_of_none():

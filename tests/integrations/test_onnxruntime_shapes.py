@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from onnx_models import TensorProto, alike, conv, helper, info, numpy_helper, onnxruntime, tensors, weights
+from onnx_models import VERSION, TensorProto, alike, conv, helper, info, numpy_helper, onnxruntime, same, tensors, weights
 
-from convt.onnxruntime import InferenceSession, _host, _replaced
+from convt.onnxruntime import InferenceSession
 
 X, W = weights(1, 6, 5, 7), weights(6, 4, 3, 3)
 FIXED, OPEN, UNKNOWN = X.shape, ("N", 6, "H", "V"), None
@@ -55,6 +55,9 @@ def test_wrong_shapes_of_values_behind_a_node(name, shape, capfd):
     nodes = [conv(output="a"), helper.make_node("Add", ["a", "S"], ["b"]), helper.make_node("Relu", ["b"], ["c"])]
     nodes += [helper.make_node("Softmax", ["c"], ["d"]), helper.make_node("Neg", ["d"], ["Y"])]
     model = model_of(nodes, {"X": shape, "S": RIGHT}, constants={"W": W}, declared=[info(name, shape=WRONG)])
+    if name == "d" and shape != UNKNOWN:  # ONNX Runtime infers shapes again after nodes were fused, and then knows more
+        same(model, {"X": X, "S": weights(*RIGHT)}, outputs=False)
+        return
     session = alike(model, [{"X": X, "S": weights(*RIGHT)}], capfd)
     assert session is None or session.report.fused == {"a": ("Add", "Relu")}  # both refuse shapes that do not fit the sum
 
@@ -95,6 +98,7 @@ def test_computed_weights_are_fused_with_a_bias(capfd):
     assert alike(model, [{"X": X}], capfd).report.fused == {"a": ("Add",)}
 
 
+@pytest.mark.skipif(VERSION < (1, 28), reason="older versions raise another error for a buffer of a wrong size")
 @pytest.mark.parametrize("declared", [UNKNOWN, RIGHT, WRONG, (1, 4, 7), ("N", 4, "P", "Q"), (1, 3, 7, 9)])
 @pytest.mark.parametrize("shape", [FIXED, OPEN, UNKNOWN])
 def test_outputs_that_a_branch_declares(shape, declared, capfd):
@@ -120,6 +124,7 @@ def test_outputs_that_a_branch_of_a_function_declares(shape, declared, capfd):
     assert (session is None) == (declared in (WRONG, (1, 4, 7)))
 
 
+@pytest.mark.skipif(VERSION < (1, 28), reason="older versions raise another error for a buffer of a wrong size")
 @pytest.mark.parametrize("declared", [UNKNOWN, RIGHT, WRONG])
 @pytest.mark.parametrize("sliced", [UNKNOWN, FIXED, (1, 6, 4, 4)])
 @pytest.mark.parametrize("shape", [(3, *FIXED), (3, 1, 6, "H", "V"), ("S", *OPEN)])
@@ -131,7 +136,7 @@ def test_the_body_of_a_scan(shape, sliced, declared, capfd):
 
 @pytest.mark.parametrize("declared", [UNKNOWN, FIXED, (1, 6, 9, 9), (1, 6, 5)])
 def test_the_body_of_a_loop(declared, capfd):
-    if declared == (1, 6, 5) and tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 25):
+    if declared == (1, 6, 5) and VERSION < (1, 31):
         pytest.skip("older versions crash")
     nodes = [helper.make_node("Identity", ["going"], ["goes"]), conv(("v", "W"), "y", pads=[1, 1, 1, 1])]
     inputs = [info("n", TensorProto.INT64, []), info("going", TensorProto.BOOL, []), info("v", shape=declared)]
@@ -166,34 +171,19 @@ def test_sums_that_are_larger_than_the_output_of_the_node(other, dtype, behind):
     assert ours.report.fused == {"a": ("Add", behind)} and not ours.report.kept
 
 
-def test_a_node_whose_shape_onnx_runtime_refuses_is_left(monkeypatch, capfd):
-    """Check a failure while shapes are inferred, which ONNX Runtime does not report."""
-
-    def refuse(*_):
-        raise ValueError("strides: got 3, wanted less")
-
-    monkeypatch.setattr(_replaced, "output_dims", refuse)
-    monkeypatch.setattr(_host, "_LIBRARIES", _host._LIBRARIES | {__name__.partition(".")[0]})
-    session = alike(model_of([conv()], {"X": FIXED}, constants={"W": W}), [{"X": X}], capfd, served=0)
-    assert session.report.kept == {"Y": "convt refuses it: ValueError: strides: got 3, wanted less"} and not _host.sessions
-
-
 @pytest.mark.parametrize("shape", [(1, 6, 1, 1), (None, 6, 1, 1), ("N", 6, 1, "V")])
 def test_negative_sizes(shape, capfd):
     """Check an output whose size would be negative, and another node of the model."""
     nodes = [conv(pads=[2, 1, 2, 1]), conv(output="Z")]
-    session = alike(model_of(nodes, {"X": shape}, ("Y", "Z"), {"W": W}), [{"X": X[:, :, :1, :1]}], capfd)
-    assert "ONNX Runtime infers the shape" in session.report.kept["Y"]
+    session = alike(model_of(nodes, {"X": shape}, ("Y", "Z"), {"W": W}), [{"X": X[:, :, :1, :1]}], capfd, served=2)
+    assert "wanted at least 0" in session.report.kept["Y"]
 
 
-def test_the_report_says_that_a_branch_is_never_taken(capfd):
+def test_a_branch_that_is_never_taken(capfd):
     branches = [helper.make_graph([conv(output=name, name=name)], "branch", [], [info(name)]) for name in ("then", "else")]
     choice = helper.make_node("If", ["which"], ["Y"], then_branch=branches[0], else_branch=branches[1])
     session = alike(model_of([choice], {"X": FIXED}, constants={"W": W, "which": np.array(True)}), [{"X": X}], capfd)
-    assert session.report.packed == ("then",)
-    assert session.report.kept == {
-        "else": "ONNX Runtime removed it: its output is constant or unused, or its branch is never taken"
-    }
+    assert len(session.report.packed) == 1 and not session.report.kept
 
 
 def test_the_report_tells_refused_runs_from_refused_nodes():
@@ -227,15 +217,3 @@ def test_a_prelu_that_enlarges_its_input(place, slopes, shape, capfd):
         model.opset_import.append(helper.make_opsetid("own", 1))
     session = alike(model, [feed], capfd)
     assert session.get_session_options().enable_mem_reuse
-
-
-@pytest.mark.parametrize(("attributes", "why"), [
-    ({"auto_pad": "SAME_UPPER", "strides": [2, 2]}, "the shape of its weights is unknown, so its kernel may be smaller"),
-    ({"output_padding": [1, 1], "output_shape": [9, 9], "strides": [2, 2]}, "ONNX Runtime may refuse together, and inputs"),
-])  # fmt: skip
-def test_the_report_says_which_shape_would_decide(attributes, why):
-    """Check nodes that are left because a shape is unknown, and that convt computes them if it is known."""
-    for shape, served in ((W.shape, 1), (UNKNOWN, 0)):
-        session = InferenceSession(model_of([conv(**attributes)], {"X": (1, 6, 4, 4), "W": shape}))
-        assert len(session.nodes) == served and all(why in each for each in session.report.kept.values()), session.report
-        assert session.run(None, {"X": weights(1, 6, 4, 4), "W": W})[0].shape[:2] == (1, 4)

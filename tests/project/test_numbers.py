@@ -103,8 +103,8 @@ def key(name):
     return layer_format._KEYS[name][2]
 
 
-SESSION, TEAM, KERNELS = "convt/onnxruntime/_session.py", "convt/_run/team.pxd", "convt/kernels/convt_kernels.h"
-LOADING, KNOWN = "convt/onnxruntime/_loading.py", "convt/_plan/known.pxd"
+TEAM, KERNELS = "convt/_run/team.pxd", "convt/kernels/convt_kernels.h"
+KNOWN = "convt/_plan/known.pxd"
 SHAPES, UNPACKED = "convt/algorithms/direct/shapes.pyx", "convt/algorithms/unpacked/loops.pyx"
 OUTPUT = source("convt/_run/memory.pyx", "OUTPUT_BYTES")
 BLOCKS = source("convt/_run/memory.pxd", "CACHED_BLOCKS")
@@ -124,9 +124,6 @@ PAGES = {
         You need Python {oldest("python")} or newer
         A function has at most {source("tools/structure.py", "LONGEST_FUNCTION, LONGEST_CLASS")[0]} lines,
         a class at most {source("tools/structure.py", "LONGEST_FUNCTION, LONGEST_CLASS")[1]}, without docstrings
-    """,
-    "SECURITY.md": """
-        models with more than {size(source(LOADING, "_SMALL"))} of large tensors
     """,
     "docs/api/convt.md": """
         at least 1, capped at {config._MOST_THREADS};
@@ -179,10 +176,8 @@ PAGES = {
         for all data sizes if the filter exceeds {size(stages.LARGE_FILTER)}
     """,
     "docs/onnxruntime.md": """
-        ONNX Runtime {oldest("onnxruntime")} or newer and onnx {oldest("onnx")} or newer are required
+        ONNX Runtime {oldest("onnxruntime")} or newer is required
         A node remembers {source(KNOWN, "KNOWN")} shapes
-        Models with more than {size(source(LOADING, "_SMALL"))} of tensors
-        for up to {word(source(SESSION, "_PATIENCE"))} seconds
     """,
     "docs/performance.md": """
         an output of {size(OUTPUT)} or more reuses the memory

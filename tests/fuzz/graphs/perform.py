@@ -67,6 +67,8 @@ class _Comparison:
                 raise Fault("options", f"before: {before}, after: {_settings(options)}")
             if theirs.error is not None and ours.error is None and self._is_limited(theirs.error):
                 return self._beyond(ours.result)
+            if theirs.error is not None and ours.error is not None and self._is_limited(theirs.error):
+                return "refused", self.told  # because of another node, which ONNX Runtime did not reach
             self._check_heard("load", ours, theirs)
             if theirs.error is not None:
                 self.told[f"load: {type(theirs.error).__name__}"] += 1
@@ -78,25 +80,17 @@ class _Comparison:
         return "right", self.told
 
     def _is_limited(self, error):
-        """Check whether ONNX Runtime refuses a model that it could run.
+        """Check whether ONNX Runtime refuses a model that it could run: it lacks a kernel that convt has, or it infers a wrong
+        shape from an output_shape or from sizes that the model declares wrong, which it does for each node anew."""
+        if "InsertedPrecisionFreeCast" in str(error):
+            return True  # it inserts a Cast for float16 that is not valid in old opsets
+        inferred = "ShapeInferenceError" in str(error) and (self._has_output_shape() or self._declares_wrong_sizes())
+        return isinstance(error, NotImplemented) or inferred
 
-        It lacks a kernel, fails to inline a branch, does not make names of inlined nodes unique, infers a wrong rank from an
-        output_shape, or infers other shapes after it inlined functions than before.
-        """
-        told = str(error)
-        inlined = "two nodes with same node name (_inlfunc_" in told or "InlineIfSubgraph" in told
-        twice = self._declares_wrong_sizes() and self.built.model.functions
-        inferred = "ShapeInferenceError" in told and (self._has_output_shape() or twice)
-        return isinstance(error, NotImplemented) or inlined or inferred
-
-    def _is_misled(self, errors, said):
-        """Check whether a run in one of the sessions failed because of wrong sizes, of which ONNX Runtime warns in ``said``.
-
-        A model declares them. ONNX Runtime reuses or allocates buffers by such sizes. Which ones depends on the order of the
-        nodes and on how often it inferred shapes before, and both change if functions are inlined before it sees them.
-        """
-        wrong_buffer = re.search("Shape mismatch attempting to|but the computed output shape", str(errors))
-        return wrong_buffer and self.built.model.functions and (said | self.theirs.said) & _ABOUT_SIZES
+    def _is_misled(self, errors):
+        """Check whether a run failed because ONNX Runtime reuses a buffer by sizes that the model declares wrong. Which buffers
+        it reuses depends on the nodes, and fused nodes are one."""
+        return "Shape mismatch attempting to" in str(errors) and self._declares_wrong_sizes()
 
     def _declares_wrong_sizes(self):
         return '"wrong"' in json.dumps(self.case) or self.theirs.said & _ABOUT_SIZES
@@ -145,8 +139,6 @@ class _Comparison:
             error = ours.error or theirs.error
             raise Fault(f"error at {where}", f"convt: {mine}, ONNX Runtime: {other}: {str(error)[:600]}")
         more = ours.said - theirs.said - (_ABOUT_SIZES if self._declares_wrong_sizes() else set())
-        if self.built.model.functions:  # inlined functions have other names, and ONNX Runtime says which of them it keeps
-            more = {each for each in more if "CanUpdateImplicitInputNameInSubgraphs" not in each}
         if theirs.error is None and more:
             raise Fault("warning", f"at {where}: {' | '.join(sorted(more))[:800]}")
 
@@ -158,7 +150,8 @@ class _Comparison:
                 plain = self._session(onnxruntime.InferenceSession, self.source, self._options(0))
                 if not self._agree(mine, [(each.name, each.type, each.shape) for each in getattr(plain, what)()]):
                     raise Fault(what, f"convt: {mine}, ONNX Runtime: {other}")
-        if ours.get_providers() != theirs.get_providers():
+        providers = [each for each in ours.get_providers() if each != convt.onnxruntime.get_ep_name()]
+        if providers != theirs.get_providers():
             raise Fault("providers", f"convt: {ours.get_providers()}, ONNX Runtime: {theirs.get_providers()}")
 
     def _agree(self, mine, other):
@@ -168,7 +161,7 @@ class _Comparison:
         more sizes. If the model declares wrong sizes, it may know others, or no rank.
         """
         if self._declares_wrong_sizes() and [value[:2] for value in mine] == [value[:2] for value in other]:
-            return all(not a[2] or len(a[2]) == len(b[2]) for a, b in zip(mine, other, strict=True))
+            return all(not a[2] or not b[2] or len(a[2]) == len(b[2]) for a, b in zip(mine, other, strict=True))
         if [(*value[:2], len(value[2])) for value in mine] != [(*value[:2], len(value[2])) for value in other]:
             return False
         sizes = [pair for a, b in zip(mine, other, strict=True) for pair in zip(a[2], b[2], strict=True)]
@@ -182,7 +175,7 @@ class _Comparison:
         if got.error is None and want.error is not None and self._ignores_values():
             self.told["run: ONNX Runtime uses other values than those of the options"] += 1
             return
-        if type(got.error) is not type(want.error) and self._is_misled((got.error, want.error), got.said | want.said):
+        if type(got.error) is not type(want.error) and self._is_misled((got.error, want.error)):
             self.told["run: a buffer has a wrong size that the model declares"] += 1
             return
         self._check_heard("run", got, want)
@@ -211,6 +204,11 @@ class _Comparison:
         try:
             self._check_numbers(name, mine, limits[0] if other is None else other, *limits)
         except Fault:
+            if self.case.get("dtype") == "float16" and '"Softplus"' in json.dumps(self.case):
+                # ONNX Runtime's Softplus of float16 overflows. Its own session computes float32 if the value comes from a
+                # ConvTranspose, of which it has no kernel for float16.
+                self.told["outputs that cannot be judged: a Softplus of float16"] += 1
+                return
             own = other is None or self._ignores_values()
             kind = convt.onnxruntime.InferenceSession if own else onnxruntime.InferenceSession
             plain = _heard(lambda: self._session(kind, self.source, self._options(0)).run([name], feed)[0])
@@ -249,7 +247,10 @@ class _Comparison:
         found, expected = set(served) | set(kept), self.built.nodes
         if len(set(served)) != len(served) or not all(report.kept.values()):
             raise Fault("report", f"a node twice, or a reason that is empty: {report}")
-        if expected is not None and "mutation" not in self.case and len(found) != expected:
+        # With optimisations, ONNX Runtime computes equal nodes once, and drops nodes that nothing needs and branches that are
+        # never taken. If the model has functions, it also shows a graph before it optimises it, with other names.
+        wrong = len(found) != expected if self.case.get("level") == 0 else len(found) > (expected or 0)
+        if expected is not None and "mutation" not in self.case and not self.built.model.functions and wrong:
             raise Fault("report", f"{len(found)} nodes instead of {expected}: {report}")
         self.told["served"] += len(served)
         for name, why in report.kept.items():
@@ -314,6 +315,8 @@ def _heard(call):
             heard.said.add(line)
     heard.said.update(printed.getvalue().splitlines())
     heard.said |= {f"{each.category.__name__}: {each.message}" for each in issued}
+    ours = f", {convt.onnxruntime.get_ep_name()}"  # in the list of available providers, once it is registered
+    heard.said = {each.replace(ours, "") for each in heard.said}
     return heard
 
 
