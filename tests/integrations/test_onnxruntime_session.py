@@ -161,6 +161,14 @@ def no_collector():
     gc.enable()
 
 
+@pytest.mark.parametrize(("module", "foreign"), [({}, False), ({"__name__": "convt.a"}, False), ({"__name__": "mine"}, True)])
+def test_modules_of_an_exception(module, foreign):
+    with pytest.raises(ValueError, match="here") as raised:
+        exec("raise ValueError('here')", dict(module))
+    raised.value.__traceback__ = raised.value.__traceback__.tb_next
+    assert _host.is_foreign(raised.value) == foreign
+
+
 def ways(session):
     """Return every call that runs a session."""
     x, names = onnxruntime.OrtValue.ortvalue_from_numpy(X), ["Y"]
