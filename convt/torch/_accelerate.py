@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .._base.typing import TorchPrecision
 
 Model = TypeVar("Model", bound=torch.nn.Module)
-ModelOrTensor = TypeVar("ModelOrTensor", bound=torch.nn.Module | torch.Tensor)
+ModelOrTensor = TypeVar("ModelOrTensor", bound="torch.nn.Module | torch.Tensor")
 
 
 class Report(NamedTuple):
