@@ -24,7 +24,7 @@ def is_foreign(error):
         return True
     trace = error.__traceback__
     while trace is not None:
-        # A compiled function of a wheel for several versions of Python has a frame without a module.
+        # The frame of a compiled function may lack its module.
         if trace.tb_frame.f_globals.get("__name__", "convt").partition(".")[0] not in _LIBRARIES:
             return True
         trace = trace.tb_next

@@ -18,6 +18,27 @@ _spec.loader.exec_module(structure)
 
 # What may fall, never rise: one in, one out. When a number falls, write the new one here.
 MOST = {
+    "code of _call": 915,
+    "code of _cli": 387,
+    "code of _base": 1032,
+    "code of _run": 6043,
+    "code of _model": 610,
+    "code of _plan": 1054,
+    "code of algorithms": 8743,
+    "code of dask": 83,
+    "code of jax": 687,
+    "code of onnx": 63,
+    "code of onnxruntime": 1437,
+    "code of openvino": 87,
+    "code of torch": 1582,
+    "code of all rooms": 22_723,
+    "words of the glossary": 78,
+    "public names": 50,
+    "ways to pack weights": 12,
+    "prefetchers": 7,
+    "lower bounds of costs": 8,
+    "costs of packing": 4,
+    "names of algorithms": 22,
 }
 
 
