@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -22,19 +22,20 @@ from ._compute import COMPARED, REFUSED, TRUSTED, check_precision, compute
 from ._operator import conv_transpose, is_transformed, output_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
     from .._base.typing import TorchPrecision
 
     _Axes: TypeAlias = int | torch.SymInt | Sequence[int | torch.SymInt]  # one value for all spatial axes, or one per axis
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _SUPPORTED_TYPES = (*PLAIN, FakeTensor)  # compilers pass FakeTensors instead of plain tensors
 _INTEGERS = (int, np.integer, torch.SymInt)
 # torch's functions at the time convt was imported. Profilers replace the functions of torch.nn.functional that modules call.
 TORCH_FUNCTIONS = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
 NAMES = {rank: f"conv_transpose{rank}d" for rank in TORCH_FUNCTIONS}
-_NAMES_OF_ARGUMENTS = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
 RANKS_OF = {function: rank for rank, function in TORCH_FUNCTIONS.items()}
 
 
@@ -172,19 +173,38 @@ def _have_escaped(*tensors):
 
 
 def conv_transpose_nd(
-    rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze, tune=False, by_name=False
+    rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze, tune=False
 ):
-    """Compute a function of torch.nn.functional for ``rank`` spatial axes with convt, or with torch for unsupported calls.
-
-    torch's errors name the position of an argument unless it is given by name. ``by_name`` gives all but the tensors so.
-    """
+    """Compute a function of torch.nn.functional for ``rank`` spatial axes with convt, or with torch for unsupported calls."""
     check_precision(precision)
     arguments = input, weight, bias, stride, padding, output_padding, groups, dilation
     result = _served(rank, *arguments, precision, freeze, tune)
-    if result is not None:
-        return result
-    given = dict(zip(_NAMES_OF_ARGUMENTS[2:], arguments[2:], strict=True)) if by_name else {}
-    return TORCH_FUNCTIONS[rank](*arguments[: len(arguments) - len(given)], **given)
+    return TORCH_FUNCTIONS[rank](*arguments) if result is None else result
+
+
+def _with_torchs_errors(rank: int) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+    """Decorate a function: it raises the TypeError of torch's function, which says how the caller gave an argument."""
+
+    def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
+        @functools.wraps(function)
+        def call(*args: _P.args, **keywords: _P.kwargs) -> _T:
+            try:
+                return function(*args, **keywords)
+            except TypeError as error:
+                raised = error
+            try:
+                _raise_torchs_error(rank, args, keywords)
+                raise raised
+            finally:
+                del raised  # it holds this frame
+
+        return call
+
+    return decorate
+
+
+def _raise_torchs_error(rank, arguments, keywords):
+    TORCH_FUNCTIONS[rank](*arguments, **{name: keywords[name] for name in keywords.keys() - {"precision", "freeze"}})
 
 
 recorder = None  # while `profile` measures: called with a function that computes a call, and with its arguments
@@ -284,6 +304,7 @@ def _serve_fused(
         return None
 
 
+@_with_torchs_errors(1)
 def conv_transpose1d(
     input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: _Axes = 1,
     padding: _Axes = 0, output_padding: _Axes = 0, groups: int | torch.SymInt = 1, dilation: _Axes = 1,
@@ -334,11 +355,10 @@ def conv_transpose1d(
     >>> convt.torch.conv_transpose1d(torch.ones(1, 2, 3), torch.ones(2, 1, 2), stride=2).tolist()
     [[[2.0, 2.0, 2.0, 2.0, 2.0, 2.0]]]
     """
-    return conv_transpose_nd(
-        1, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze, by_name=True
-    )
+    return conv_transpose_nd(1, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze)
 
 
+@_with_torchs_errors(2)
 def conv_transpose2d(
     input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: _Axes = 1,
     padding: _Axes = 0, output_padding: _Axes = 0, groups: int | torch.SymInt = 1, dilation: _Axes = 1,
@@ -355,11 +375,10 @@ def conv_transpose2d(
     >>> convt.torch.conv_transpose2d(torch.ones(1, 8, 5, 5), torch.ones(8, 4, 2, 2), stride=2).shape
     torch.Size([1, 4, 10, 10])
     """
-    return conv_transpose_nd(
-        2, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze, by_name=True
-    )
+    return conv_transpose_nd(2, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze)
 
 
+@_with_torchs_errors(3)
 def conv_transpose3d(
     input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: _Axes = 1,
     padding: _Axes = 0, output_padding: _Axes = 0, groups: int | torch.SymInt = 1, dilation: _Axes = 1,
@@ -376,6 +395,4 @@ def conv_transpose3d(
     >>> convt.torch.conv_transpose3d(torch.ones(8, 3, 3, 3), torch.ones(8, 4, 2, 2, 2), stride=2).shape
     torch.Size([4, 6, 6, 6])
     """
-    return conv_transpose_nd(
-        3, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze, by_name=True
-    )
+    return conv_transpose_nd(3, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze)

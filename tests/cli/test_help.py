@@ -34,8 +34,9 @@ def test_the_help_has_two_examples_that_can_be_typed(command, capsys, tmp_path, 
     with pytest.raises(SystemExit) as stopped:
         main([*words, "--help"])
     printed = capsys.readouterr().out
-    start = re.sub("^bench", "(?:convt_)?bench", re.escape(command))  # a wheel installs bench as convt_bench
-    start = f"python -m {start}"
+    start = re.escape(f"python -m {command}")
+    if command.startswith("bench"):  # a wheel installs bench as convt_bench, and its command
+        start = f"(?:python -m (?:convt_)?bench|convt-bench){re.escape(command.removeprefix('bench'))}"
     examples = re.findall(rf"^ +{start}((?: .*)?)$", printed[printed.index("exit code") if command == "convt" else 0 :], re.M)
     examples = examples or re.findall(rf"^ +{start}( plan '.*)$", printed, re.M)
     assert stopped.value.code == 0 and len(examples) == 2 and len(set(examples)) == 2

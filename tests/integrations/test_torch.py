@@ -196,12 +196,13 @@ def test_torchs_own_samples_and_errors():
 ])  # fmt: skip
 def test_mistakes_are_torchs(change, error):
     arguments = {"input": torch.zeros(1, 4, 5, 5), "weight": torch.zeros(4, 2, 3, 3)} | change
-    tensors = arguments.pop("input"), arguments.pop("weight")
-    with pytest.raises(error) as wanted:
-        F.conv_transpose2d(*tensors, **arguments)
-    with pytest.raises(error) as got:
-        ct.conv_transpose2d(*tensors, **arguments)
-    assert str(got.value) == str(wanted.value)
+    for by_place in range(3):
+        places, names = [arguments[name] for name in list(arguments)[:by_place]], dict(list(arguments.items())[by_place:])
+        with pytest.raises(error) as wanted:
+            F.conv_transpose2d(*places, **names)
+        with pytest.raises(error) as got:
+            ct.conv_transpose2d(*places, **names)
+        assert str(got.value) == str(wanted.value) and got.value.__context__ is None
 
 
 def test_others_are_torchs():
