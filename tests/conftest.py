@@ -44,7 +44,7 @@ ISA_INDEPENDENT = (
     "project/", "run/test_growth", "run/test_quotas", "run/test_warnings",
 )  # fmt: skip
 TESTS = Path(__file__).parent
-MOST_SETS, MOST_SETS_OF_LEVEL = 16, 64  # with ``--few-sets``, without CONVT_ISA and with it
+MOST_SETS, MOST_SETS_OF_LEVEL = 16, 32  # with ``--few-sets``, without CONVT_ISA and with it
 FILES_PER_TEST = 3  # one machine file of so many runs a parameter set
 # Tests of pages, tools and long-running behaviour, which do not depend on the build: folders, and modules by the beginnings of
 # their names.
