@@ -102,8 +102,8 @@ def class_representative(problem):
 def resized(problem, batch, sizes):
     """Return the problem of the same operator with another batch and other data sizes.
 
-    An input more is a stride of outputs more, or as many as before where the window is shorter than the stride: windows of huge
-    strides stay small.
+    Each additional input adds a stride of outputs. If the window is shorter than the stride, it adds the size of the window,
+    because windows of huge strides must stay small.
     """
     axes = zip(problem.out_sizes, problem.in_sizes, sizes, problem.strides, strict=True)
     outs = tuple([max(min(out, 1), out + (size - before) * min(s, out)) for out, before, size, s in axes])

@@ -24,7 +24,7 @@ try:
 except ImportError as error:
     raise ImportError("convt.onnxruntime needs ONNX Runtime: pip install onnxruntime") from error
 
-if tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 25):  # which take no provider by its name
+if tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 25):  # older ones take no provider by its name
     raise ImportError(f"convt.onnxruntime needs ONNX Runtime 1.25 or newer: got {onnxruntime.__version__}")
 
 from ._registration import get_ep_name, get_ep_names, get_library_path, register

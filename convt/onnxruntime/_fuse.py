@@ -13,7 +13,7 @@ from .._base.activation import ACTIVATIONS
 from .._call import onnx_rules
 from . import _differences, _inputs
 
-VERSIONS = (1, 10), (11, 21), (22, 22)  # of ConvTranspose: the first and last opset with each definition
+VERSIONS = (1, 10), (11, 21), (22, 22)  # the first and last opset with each definition of ConvTranspose
 _DTYPES = {each.onnx: each.dtype for each in dtypes.COMPUTED}
 _NUMBERS = {each.dtype.name: each.onnx for each in dtypes.ALL}
 _FOLDED = (_NUMBERS["float32"], _NUMBERS["float64"])  # dtypes of weights exact enough to absorb a batch norm

@@ -33,7 +33,7 @@ cnp.import_array()
 
 cdef enum:
     MAX_RANK = 64   # NumPy's
-    TEXT_BYTES = 4096  # of a name or an option
+    TEXT_BYTES = 4096  # the most bytes of a name or an option
 
 
 # ---------------------------------------------------------------- ONNX Runtime's interface

@@ -118,7 +118,7 @@ class SessionForward(_forward.Forward):
     def __init__(self, module, watch, name, trusted):
         super().__init__(module, watch, name, trusted)
         self.watch, self.name, self.trusted, self.torch_forward = watch, name, trusted, type(module).forward
-        # What a program set on this module alone.
+        # The forward that a program set on this module alone.
         self.own = None if isinstance(own := vars(module).get("forward"), _forward.Forward) else own
 
     def __deepcopy__(self, memo):
