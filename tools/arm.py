@@ -4,6 +4,7 @@
     python tools/arm.py tests/algorithms/test_direct.py -x             # arguments are pytest's
     python tools/arm.py fuzz --isa neon --seconds 60        # arguments are those of python -m tests.fuzz
     python tools/arm.py run -m convt                        # arguments are those of python
+    python tools/arm.py --cycles                            # nothing runs: simulated cycles of the inner loops (mca.py)
 
 It needs Debian with the packages gcc-aarch64-linux-gnu and qemu-user, the architecture arm64 in apt (`dpkg --add-architecture
 arm64; apt-get update`), Debian's Python version for this program, and in this Python NumPy, Cython and setuptools. The build is
@@ -16,6 +17,7 @@ import shlex
 import subprocess
 import sys
 
+import mca
 from instrumented import copy, test_files
 
 ISAS = "baseline", "neon", "neon_bf16"
@@ -88,10 +90,13 @@ def run(folder, root, arguments, **settings):
 
 
 def main():
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["--cycles"]:
+        mca.main(every=arguments[1:] == ["--all"])
+        return
     folder = copy("arm")
     root = system(folder)
     build(folder, root)
-    arguments = sys.argv[1:]
     if arguments[:1] == ["run"]:
         sys.exit(run(folder, root, arguments[1:]))
     if arguments[:1] == ["fuzz"]:

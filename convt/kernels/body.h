@@ -152,8 +152,8 @@ void T_TRANSPOSE(void *dst, ptrdiff_t ld, ptrdiff_t dc, const void *src, ptrdiff
 }
 
 #include "body_peak.h"
-#define STEP_F32(x) vf_fma(x, vf_set1(0.999f), vf_set1(0.001f))
-#define STEP_F64(x) vd_fma(x, vd_set1(0.999), vd_set1(0.001))
+#define STEP_F32(x) vf_fma(vf_set1(0.001f), vf_set1(0.001f), x)
+#define STEP_F64(x) vd_fma(vd_set1(0.001), vd_set1(0.001), x)
 PEAK(peak_f32, vf, vf_set1, STEP_F32, 2.0 * VF)
 PEAK(peak_f64, vd, vd_set1, STEP_F64, 2.0 * VD)
 

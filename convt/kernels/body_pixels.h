@@ -1,10 +1,10 @@
 /* `pixel_gemm` and `overlap_pixels` of the contract: a GEMM of few columns with pixels in lanes, and the overlap-add of its
  * products. The includer defines the macros listed in body_memory.h.
  *
- * `pixel_gemm`. Register tile: mr <= 8 rows by 1, 2 or 4 vectors of pixels (CHANNELS_NV, PLANES_NV; more with the 32 registers
- * of AVX-512). Loop order: tiles of pixels, then depth, then rows; an element of A is broadcast and multiplied by vectors of
- * pixels. If channels are contiguous (rs = 1), VL pixels by SEGMENT channels at a time are transposed in registers. If pixels
- * are contiguous (cs = 1, planes), they are loaded directly.
+ * `pixel_gemm`. Register tile: mr <= 8 rows by 1, 2 or 4 vectors of pixels (CHANNELS_NV, PLANES_NV). Loop order: tiles of
+ * pixels, then depth, then rows; an element of A is broadcast and multiplied by vectors of pixels. If channels are contiguous
+ * (rs = 1), VL pixels by SEGMENT channels at a time are transposed in registers. If pixels are contiguous (cs = 1, planes),
+ * they are loaded directly.
  *
  * `overlap_pixels`. Loop order: vectors of j, then lanes, then terms. Lanes whose outputs are contiguous are interleaved before
  * the store.
@@ -111,10 +111,10 @@ INLINE void FN(planes_mn)(const int mr, const int nv, const int full, const conv
     FN(pixel_gemm_store)(mr, nv, t, first, acc);
 }
 
-/* Vectors of pixels per register tile: twice as many with 64 bytes, because AVX-512 has twice as many registers. Planes need no
- * registers for transpositions. Few rows take 4 vectors, to have as many accumulators as multiply-adds in flight. */
-#define CHANNELS_NV (sizeof(V) == 64 ? 2 : 1)
-#define PLANES_NV(mr) ((mr) <= 3 ? 4 : (mr) <= 6 || sizeof(V) == 64 ? 2 : 1)
+/* Vectors of pixels per register tile: as many as there are registers for their accumulators. Contiguous channels need registers
+ * for transpositions, too. */
+#define CHANNELS_NV (ACCUMULATORS >= 3 * CONVT_PIXEL_MR ? 2 : 1)
+#define PLANES_NV(mr) ((mr) * 4 <= ACCUMULATORS ? 4 : (mr) * 2 <= ACCUMULATORS ? 2 : 1)
 #define TILE_LOOPS(function, nv)                       \
     for (; p + (nv) * VL <= t->pixels; p += (nv) * VL) \
         function(mr, nv, 1, t, p, VL);                 \

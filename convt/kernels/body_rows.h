@@ -1,5 +1,5 @@
 /* `rows` of the contract: rows of outputs (NCX planes) whose vectors are pixels. Each multiply-add has a broadcast weight and
- * adjacent inputs, loaded from the plane without a copy. The includer defines T, V, VL, V_(op), FN(name), ROWS_ACCUMULATORS,
+ * adjacent inputs, loaded from the plane without a copy. The includer defines T, V, VL, V_(op), FN(name), ACCUMULATORS,
  * TILE_MOST, TILE_ROWS.
  *
  * Register tile: mr rows by 2, 4 or 8 vectors of pixels (ROWS_NV), and by fewer at the end of a row. Loop order: tiles of pixels,
@@ -8,7 +8,7 @@
 
 /* Vectors of pixels of a tile of mr rows: as many accumulators as hide the latency of a multiply-add, if there are enough
  * registers. */
-#define ROWS_NV(mr) ((mr) * 8 <= ROWS_ACCUMULATORS ? 8 : (mr) * 4 <= ROWS_ACCUMULATORS ? 4 : 2)
+#define ROWS_NV(mr) ((mr) * 8 <= ACCUMULATORS ? 8 : (mr) * 4 <= ACCUMULATORS ? 4 : 2)
 
 /* Compute nv vectors of mr rows, from pixel i on. */
 INLINE void FN(rows_block)(const int mr, const int nv, const convt_rows *r, int i)

@@ -14,8 +14,8 @@
 #define TILE_MR {0, 6, 6}
 #define TILE_MOST 6
 #define TILE_ROWS ROWS_6
-/* Accumulators of a tile of `rows` that leave registers for the operands. */
-#define ROWS_ACCUMULATORS 12
+/* Most accumulators that leave registers for the operands. */
+#define ACCUMULATORS 12
 #define TILE_WIDE 2
 #define WIDE_ROWS ROWS_2
 

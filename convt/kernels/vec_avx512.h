@@ -15,8 +15,8 @@
 #define TILE_MR {0, 14, 14}
 #define TILE_MOST 14
 #define TILE_ROWS ROWS_14
-/* Accumulators of a tile of `rows` that leave registers for the operands. */
-#define ROWS_ACCUMULATORS 28
+/* Most accumulators that leave registers for the operands. */
+#define ACCUMULATORS 28
 #define TILE_WIDE 6
 #define WIDE_ROWS ROWS_6
 

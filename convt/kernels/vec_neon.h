@@ -14,8 +14,8 @@
 #define TILE_MR {0, 10, 10}
 #define TILE_MOST 10
 #define TILE_ROWS ROWS_10
-/* Accumulators of a tile of `rows` that leave registers for the operands. */
-#define ROWS_ACCUMULATORS 28
+/* Most accumulators that leave registers for the operands. */
+#define ACCUMULATORS 28
 #define TILE_WIDE 4
 #define WIDE_ROWS ROWS_4
 
