@@ -39,7 +39,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "convt"))
 # Tests whose results do not depend on the instruction set: folders, and test modules by the beginnings of their names.
 ISA_INDEPENDENT = (
     "base/test_arrays", "base/test_environment", "base/test_files", "base/test_padding", "base/test_tensorflow_same",
-    "benchmark/", "call/test_bad_input", "cli/", "fuzz/test_fuzz_graphs", "fuzz/test_fuzz_jax", "fuzz/test_fuzz_models",
+    "benchmark/", "call/test_bad_input", "cli/", "fuzz/test_fuzz_", "fuzz/test_fuzzers",
     "integrations/test_jax", "integrations/test_onnxruntime_", "integrations/test_torch_", "model/", "plan/test_measure",
     "project/", "run/test_growth", "run/test_quotas", "run/test_warnings",
 )  # fmt: skip
@@ -49,8 +49,8 @@ FILES_PER_TEST = 3  # one machine file of so many runs a parameter set
 # Tests of pages, tools and long-running behaviour, which do not depend on the build: folders, and modules by the beginnings of
 # their names.
 OF_PROJECT = (
-    "benchmark/test_bench_calibrate", "benchmark/test_bench_models", "fuzz/test_fuzz_graphs", "fuzz/test_fuzz_models",
-    "project/", "run/test_growth", "run/test_quotas", "run/test_warnings",
+    "benchmark/test_bench_recorded", "benchmark/test_bench_models", "fuzz/test_fuzz_graphs", "fuzz/test_fuzz_models",
+    "fuzz/test_fuzzers", "project/", "run/test_growth", "run/test_quotas", "run/test_warnings",
 )  # fmt: skip
 
 # A test whose text matches this looks at a decision of the planner, and gets the marker ``decisions``, unless a process of its

@@ -2,9 +2,11 @@
 
 A case is a dict that fits one line of JSON: a problem, the way to call it, the memory layout of its arrays, and the machine
 that plans are made for. `draw.py` makes a case from a seed, `perform.py` runs and checks it, `shrink.py` yields smaller cases
-than a failing one, `report.py` counts, and `schedules.py` writes schedules as text, so that a finding can be replayed with the
-same plans. Other fuzzers use `command.py` (options and the loop over seeds), `pool.py` (child processes that run cases) and
-`shrinking.py` (the reduction of a failing case), too.
+than a failing one, and `schedules.py` writes schedules as text, so that a finding can be replayed with the same plans.
+
+The other fuzzers are folders of this one, each with modules of the same three names. All share `command.py` (options, the loop
+over seeds, counts, findings, replay), `pool.py` (child processes that run cases) and `shrinking.py` (the reduction of a failing
+case).
 """
 
 import sys

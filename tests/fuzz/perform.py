@@ -3,6 +3,7 @@
 import contextlib
 import math
 import pickle
+from collections import Counter
 
 import numpy as np
 from cases import DTYPES, filter_in, using_isa
@@ -53,7 +54,7 @@ def recording(forced=()):
     def recorded(self, *arguments):
         bound = bind(self, *arguments)
         plan, threads = bound.plan, convt.get_num_threads()
-        text = f"{plan.algorithm} {plan.isa} {getattr(plan, 'tile', '')} {plan.tasks} tasks, {plan.threads(threads)} threads, "
+        text = f"{plan.isa} {getattr(plan, 'tile', '')} {plan.tasks} tasks, {plan.threads(threads)} threads, "
         text += f"{plan.workspace} bytes each, {bound.form.key[1:]}"
         found.append((plan.algorithm, text, schedules.to_text(last_schedule())))
         return bound
@@ -67,16 +68,24 @@ def recording(forced=()):
 
 
 def perform(call):
-    """Run a case and return (outcome, plans made). Raise AssertionError if a result, or a refusal, is wrong. If the case has
-    "schedules", its plans use them."""
+    """Run a case, and return (outcome, numbers of calls and plans). Raise AssertionError if a result, or a refusal, is wrong.
+
+    If the case has "schedules", its plans use them.
+    """
     api._ONE_SHOT_CALLS.clear()  # these hold plans for the machine of the previous case
     with using_isa(call["isa"]), machines.using(call["machine"]), recording(call.get("schedules", ())) as plans:
         assert _core.isa() == call["isa"]
         try:
-            return _Run(call, plans).run_calls(), plans
+            return _Run(call, plans).run_calls(), _told(call, plans)
         except Exception as error:
-            error.told = plans  # for the report of the finding
+            error.told, error.more = _told(call, plans), {"schedules": list(dict.fromkeys(schedule for *_, schedule in plans))}
             raise
+
+
+def _told(call, plans):
+    told = Counter({f"calls, {call['isa']}": len(call["calls"])})
+    told.update(f"{name}, {call['isa']}\n{text}\n{schedule}" for name, text, schedule in plans)
+    return told
 
 
 class _Run:

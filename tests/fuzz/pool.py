@@ -1,6 +1,7 @@
 """Child processes that run cases. A child that crashes or does not answer in time is a finding, with its case.
 
-``package`` is the name of the package of a fuzzer: it has ``draw.case(*request)`` and ``perform.perform(case)``.
+``package`` is the name of the package of a fuzzer: it has ``draw.case(*request)`` and ``perform.perform(case)``, which returns
+("right" or another word, {what is counted: number}) or raises an exception, such as `Difference`.
 """
 
 import contextlib
@@ -11,8 +12,10 @@ import resource
 import signal
 import time
 import traceback
+from collections import Counter
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import NamedTuple
 
 _CONTEXT = multiprocessing.get_context("spawn")
 TIMEOUT = 120  # seconds for one case
@@ -20,13 +23,34 @@ _MEMORY = 6 << 30  # bytes of address space: a larger output is a MemoryError
 _CASES_PER_CHILD = 5000  # a child that ran this number of cases is replaced by a new one
 
 
+class Difference(AssertionError):
+    """A wrong result. ``kind`` tells in which respect, so that a smaller case must be wrong in the same respect."""
+
+    def __init__(self, kind, text, detail=""):
+        super().__init__(f"{kind}: {text}")
+        self.kind = f"wrong {kind} {detail}".strip()
+
+
+class Outcome(NamedTuple):
+    """What became of a case."""
+
+    kind: str
+    told: Counter = Counter()  # what `perform` counted
+    error: str = ""
+    more: dict = {}  # what a replay of the case needs, beside the case
+
+    @property
+    def is_finding(self):
+        return self.kind.startswith(("wrong", "crash", "hang"))
+
+
 def outcome_of(package, case):
-    """Return (outcome of a case, what `perform` tells of it, text of the error). An error's ``kind`` begins with "wrong"."""
+    """Run a case in this process, and return its `Outcome`."""
     try:
-        outcome, told = importlib.import_module(f"{package}.perform").perform(case)
+        return Outcome(*importlib.import_module(f"{package}.perform").perform(case))
     except Exception as error:
-        return getattr(error, "kind", "wrong"), getattr(error, "told", []), "".join(traceback.format_exception(error)[-3:])
-    return outcome, told, ""
+        text = "".join(traceback.format_exception(error)[-3:])
+        return Outcome(getattr(error, "kind", "wrong"), getattr(error, "told", Counter()), text, getattr(error, "more", {}))
 
 
 def _case(package, request):
@@ -70,7 +94,7 @@ class Child:
             self.process.join()
             code = self.process.exitcode
             name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-            case, outcome = _case(self.package, self.request), ("crash", [], name)
+            case, outcome = _case(self.package, self.request), Outcome("crash", error=name)
         self.request = None
         return case, outcome
 
@@ -79,7 +103,7 @@ class Child:
         self.process.kill()
         self.process.join()
         case, self.request = _case(self.package, self.request), None
-        return case, ("hang", [], f"no answer in {TIMEOUT} s")
+        return case, Outcome("hang", error=f"no answer in {TIMEOUT} s")
 
     def outcome(self, request):
         """Run one case, wait for it, and return the outcome."""
@@ -135,7 +159,7 @@ def fails_as(package, kind):
     def fails(case):
         if not children or not _is_reusable(children[0]):
             children[:] = [Child(package)]
-        return children[0].outcome(case)[0] == kind
+        return children[0].outcome(case).kind == kind
 
     return fails
 

@@ -1,8 +1,6 @@
-"""Tests of the fuzzer in tests/fuzz: half a minute of fuzzing without findings, replay of cases, shrinking, and proof that it
+"""Tests of the fuzzer of calls: half a minute of fuzzing without findings, replay of schedules, shrinking, and proof that it
 finds planted errors."""
 
-import copy
-import json
 import os
 import signal
 import sys
@@ -12,7 +10,7 @@ import pytest
 from cases import ISAS, child
 
 from convt import _core
-from fuzz import draw, memory, oracle, perform, pool, schedules, shrink, shrinking
+from fuzz import draw, memory, oracle, perform, schedules, shrink, shrinking
 from fuzz.__main__ import main
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs mprotect (Linux)")
@@ -30,28 +28,18 @@ def test_a_while_of_fuzzing_finds_nothing(capsys):
 
 def plain(**problem):
     """Return a small case with changes of its problem."""
-    found = draw.case(0, ISAS[0])
-    layouts = {name: {} for name in ("data", "filter", "bias", "add", "out")}
-    none = {"threads": 1, **layouts, "as": "numpy", "values": 0, "clear": False}
-    found |= shrink._PLAIN | {"form": "operator", "dialect": "core", "calls": [copy.deepcopy(none)], "machine": {}}
-    found.pop("odd", None)
-    found.pop("chunks", None)
+    found = {"problem": {}, "calls": {name: {} for name in ("data", "filter", "bias", "add")}}
+    for name, value in (shrink.PLAIN | shrink.PLAIN_CORE).items():
+        holder, _, key = name.rpartition(".")
+        (found[holder] if holder else found)[key] = value
     axis = {"in_sizes": [5], "kernel": [3], "strides": [2], "dilations": [1], "pads_begin": [0], "pads_end": [0]}
-    sizes = {"batch": 1, "groups": 1, "ci": 4, "co": 6}
-    found["problem"] = {**axis, **sizes, "output_padding": [0], "output_shape": None, **shrink._PLAIN_PROBLEM, **problem}
-    return found
+    found["problem"] |= axis | {"output_padding": [0], "batch": 1, "groups": 1, "ci": 4, "co": 6} | problem
+    return found | {"isa": ISAS[0], "dialect": "core", "form": "operator", "calls": [found["calls"] | {"out": {}}]}
 
 
-def test_a_case_is_its_seed_and_its_json():
-    for seed in range(200):
-        case = draw.case(seed)
-        assert case == draw.case(seed) == json.loads(json.dumps(case))
-
-
-def test_replaying_prints_the_plans(capsys):
-    assert main(["--replay", json.dumps(plain())]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("plan: ") and f" {ISAS[0]} " in said and "right" in said
+def plans(told):
+    """Return the (algorithm, schedule) of each plan that a case told of."""
+    return [(name.partition(",")[0], name.splitlines()[2]) for name in told if "\n" in name]
 
 
 @pytest.mark.parametrize("data_format", ["NXC", "NCX"])
@@ -61,17 +49,18 @@ def test_a_schedule_is_read_as_it_was_written_and_replayed(algorithm, data_forma
     if data_format == "NXC" and algorithm in ("rows", "turned"):
         pytest.skip("the algorithm needs NCX")
     case = plain(data_format=data_format, in_sizes=[40], dtype="float32") | {"algorithm": algorithm}
-    outcome, ((name, _, text), *_) = perform.perform(case)
+    outcome, told = perform.perform(case)
+    (name, text), *_ = plans(told)
     assert outcome == "right" and name == algorithm
     schedule = schedules.from_text(text)
     assert schedules.to_text(schedule) == text and schedule.problem.in_sizes == (40,)
     other = schedule._replace(problem=schedule.problem._replace(activation=("relu", 0.0, 0.0)))
     assert schedules.from_text(schedules.to_text(other)) == other != schedule
-    assert perform.perform(case | {"schedules": [text]})[1][0][2] == text
+    assert plans(perform.perform(case | {"schedules": [text]})[1])[0][1] == text
     if algorithm == "scatter" and data_format == "NXC":
         altered = schedules.to_text(schedule._replace(prefetch=not schedule.prefetch))
-        outcome, plans = perform.perform(case | {"schedules": [altered]})
-        assert outcome == "right" and plans[0][2] == altered != text
+        outcome, told = perform.perform(case | {"schedules": [altered]})
+        assert outcome == "right" and plans(told)[0][1] == altered != text
 
 
 @pytest.mark.parametrize("which", ["an output", "a sign", "NaN"])
@@ -106,8 +95,8 @@ def test_winograd_leaves_weights_that_are_not_finite_to_others(form):
     sizes = {"in_sizes": [3, 14], "kernel": [6, 5], "strides": [1, 2], "dilations": [1, 1], "ci": 96, "co": 12}
     sizes |= {"pads_begin": [0, 1], "pads_end": [0, 1], "output_padding": [0, 0]}
     case = plain(**sizes) | {"values": "special", "algorithm": "winograd", "seed": 2189, "form": form}
-    outcome, plans = perform.perform(case)
-    assert outcome == "right" and plans[-1][0] == "direct"
+    outcome, told = perform.perform(case)
+    assert outcome == "right" and plans(told)[-1][0] == "direct"
 
 
 def test_what_is_written_between_the_elements_of_out_is_seen():
@@ -141,20 +130,6 @@ print("survived")
 def test_arrays_border_on_walls(where, step, how, dies):
     code, out, errors = child(_TOUCH, where, step, how)
     assert (code, out) == ((-signal.SIGSEGV, "") if dies else (0, "survived\n")), errors
-
-
-class Deadly(dict):
-    """A case that ends the process that reads it."""
-
-    def __reduce__(self):
-        return os.abort, ()
-
-
-def test_a_child_that_dies_is_a_finding_with_its_case():
-    requests = [Deadly(plain()), plain()]
-    (_, first, (kind, _, text)), (_, second, (right, plans, _)) = pool.run_cases("fuzz", requests, 1)
-    assert (first, kind, text) == (requests[0], "crash", "SIGABRT")
-    assert (second, right) == (requests[1], "right") and plans
 
 
 def test_what_fails_is_made_smaller():

@@ -1,40 +1,18 @@
 """Tests of the fuzzer in tests/fuzz/jax: it finds planted errors, reduces them, and takes no rounding for an error."""
 
-import json
-
 import pytest
 
 jax = pytest.importorskip("jax")
 
 from convt.jax import _functions, _primitive, _site  # noqa: E402
 from fuzz import shrinking  # noqa: E402
-from fuzz.jax import draw, perform, report, shrink  # noqa: E402
-from fuzz.jax.__main__ import main  # noqa: E402
+from fuzz.jax import perform, shrink  # noqa: E402
 
 CASE = {
     "function": "conv_transpose", "seed": 3, "dtype": "float32", "transform": "scan", "sizes": [5, 4], "kernel": [3, 2],
     "batch": 2, "ci": 3, "co": 4, "groups": 1, "strides": [2, 1], "dilations": [1, 2], "nonfinite": False, "numbers": None,
     "padding": "SAME", "precision": "high", "preferred": None, "mistake": None, "transpose_kernel": False, "consistent": False,
 }  # fmt: skip
-
-
-def test_a_case_is_its_seed():
-    for seed in range(300):
-        case = draw.case(seed)
-        assert case == draw.case(seed) == json.loads(json.dumps(case))
-
-
-def test_the_first_seeds_are_right(capsys):
-    """Run seeds that are always the same."""
-    status = main(["--seeds", "0-40"])
-    said = capsys.readouterr().out
-    assert status == 0 and "0 findings" in said and "40 cases" in said, said
-
-
-def test_replaying_prints_the_case(capsys):
-    assert main(["--replay", json.dumps(CASE)]) == 0
-    said = capsys.readouterr().out
-    assert json.dumps(CASE) in said and said.endswith("right \n")
 
 
 def inexact(monkeypatch):
@@ -93,9 +71,8 @@ def test_shrinking_keeps_what_fails():
     fails = lambda case: case["strides"][0] > 1 and case["transform"] == "scan"  # noqa: E731
     found = shrinking.shrink(CASE, shrink.smaller, fails)
     assert fails(found) and found["sizes"] == [1, 1] and found["ci"] == found["co"] == 1 and found["strides"] == [2, 1]
-    assert list(report.shown(found, ())) == [json.dumps(found)]
 
 
 def test_a_fuzzed_program_is_convts():
-    assert perform.perform(CASE) == ("right", True)
+    assert perform.perform(CASE) == ("right", {"conv_transpose": 1, "scan": 1})
     assert _primitive.replaced(lambda x: x + 1, 2) == [3]

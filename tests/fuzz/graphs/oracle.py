@@ -7,6 +7,7 @@ nothing is sure, as where a sum nearly overflows. It shares no code with convt.
 import math
 from typing import NamedTuple
 
+import cases
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
@@ -196,19 +197,11 @@ def _conv(x, w, b=None, **given):
 
 def _scatter(x, w, group, strides, dilations, begins, outs):
     """Return the window of the scatter of x (N, C, ...) with w (C, M / group, ...)."""
-    n, channels, *sizes = x.shape
-    kernel, out = w.shape[2:], w.shape[1]
-    xs, ws = x.reshape(n, group, channels // group, -1), w.reshape(group, channels // group, -1)
-    taps = np.einsum("ngcl,gcm->gmnl", xs, ws).reshape(group, out, *kernel, n, *sizes)
-    full = [s * (size - 1) + (k - 1) * d + 1 for size, k, s, d in zip(sizes, kernel, strides, dilations, strict=True)]
-    lead = [max(0, -begin) for begin in begins]  # a negative pad
-    whole = np.zeros((group, out, n, *(e + max(f, b + o) for e, f, b, o in zip(lead, full, begins, outs, strict=True))))
-    for tap in np.ndindex(*kernel):
-        starts = [e + t * d for e, t, d in zip(lead, tap, dilations, strict=True)]
-        at = [slice(start, start + s * (size - 1) + 1, s) for start, s, size in zip(starts, strides, sizes, strict=True)]
-        whole[(..., *at)] += taps[(slice(None), slice(None), *tap)]
-    window = whole[(..., *(slice(e + b, e + b + o) for e, b, o in zip(lead, begins, outs, strict=True)))]
-    return np.moveaxis(window, 2, 0).reshape(n, group * out, *outs)
+    (n, channels, *sizes), (_, out, *kernel) = x.shape, w.shape
+    x = np.moveaxis(x.reshape(n, group, channels // group, *sizes), (1, 2), (-2, -1)).astype(np.float64)
+    w = w.reshape(group, channels // group, out, *kernel).astype(np.float64)
+    full = cases.scatter(x, w, tuple(strides), tuple(dilations))
+    return np.moveaxis(cases.window(full, begins, outs).reshape(n, *outs, group * out), -1, 1)
 
 
 def _norm(x, scale, shift, mean, variance, epsilon=1e-5, **_):

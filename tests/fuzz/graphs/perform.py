@@ -13,25 +13,19 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import onnx.printer
 import onnxruntime
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented
 
 import convt.onnxruntime
 
 from ..oracle import same_bits
+from ..pool import Difference
 from . import build, oracle
 
 
-class Fault(AssertionError):
-    """A difference from ONNX Runtime. ``kind`` is the kind of outcome."""
-
-    def __init__(self, kind, text):
-        super().__init__(text)
-        self.kind = f"wrong {kind}"
-
-
 def perform(case):
-    """Run a case, and return (outcome, counts). Raise `Fault` if convt's session differs from ONNX Runtime's.
+    """Run a case, and return (outcome, counts). Raise `Difference` if convt's session differs from ONNX Runtime's.
 
     The outcome is "right", "refused" if both sessions raise the same class of exception at load, or "beyond" if ONNX Runtime
     cannot run the model and convt runs it.
@@ -64,7 +58,7 @@ class _Comparison:
             before = _settings(options)
             ours = _heard(lambda: self._session(convt.onnxruntime.InferenceSession, self.ours, options))
             if _settings(options) != before:
-                raise Fault("options", f"before: {before}, after: {_settings(options)}")
+                raise Difference("options", f"before: {before}, after: {_settings(options)}")
             if theirs.error is not None and ours.error is None and self._is_limited(theirs.error):
                 return self._beyond(ours.result)
             if theirs.error is not None and ours.error is not None and self._is_limited(theirs.error):
@@ -137,10 +131,10 @@ class _Comparison:
         mine, other = type(ours.error).__name__, type(theirs.error).__name__
         if mine != other and not (ours.error and theirs.error and _failing_node(ours.error) != _failing_node(theirs.error)):
             error = ours.error or theirs.error
-            raise Fault(f"error at {where}", f"convt: {mine}, ONNX Runtime: {other}: {str(error)[:600]}")
+            raise Difference(f"error at {where}", f"convt: {mine}, ONNX Runtime: {other}: {str(error)[:600]}")
         more = ours.said - theirs.said - (_ABOUT_SIZES if self._declares_wrong_sizes() else set())
         if theirs.error is None and more:
-            raise Fault("warning", f"at {where}: {' | '.join(sorted(more))[:800]}")
+            raise Difference("warning", f"at {where}: {' | '.join(sorted(more))[:800]}")
 
     def _check_session(self, ours, theirs):
         for what in ("get_inputs", "get_outputs", "get_overridable_initializers"):
@@ -149,10 +143,10 @@ class _Comparison:
                 # ONNX Runtime may infer a shape only after it merged equal nodes, which convt's session has no longer.
                 plain = self._session(onnxruntime.InferenceSession, self.source, self._options(0))
                 if not self._agree(mine, [(each.name, each.type, each.shape) for each in getattr(plain, what)()]):
-                    raise Fault(what, f"convt: {mine}, ONNX Runtime: {other}")
+                    raise Difference(what, f"convt: {mine}, ONNX Runtime: {other}")
         providers = [each for each in ours.get_providers() if each != convt.onnxruntime.get_ep_name()]
         if providers != theirs.get_providers():
-            raise Fault("providers", f"convt: {ours.get_providers()}, ONNX Runtime: {theirs.get_providers()}")
+            raise Difference("providers", f"convt: {ours.get_providers()}, ONNX Runtime: {theirs.get_providers()}")
 
     def _agree(self, mine, other):
         """Check whether declared values agree: names, types, ranks and sizes. A size may be open in one of the sessions.
@@ -186,7 +180,8 @@ class _Comparison:
         limits = None
         for name, mine, other in zip(names, got.result, want.result, strict=True):
             if (mine.shape, mine.dtype) != (other.shape, other.dtype):
-                raise Fault("shape", f"{name}: convt: {mine.shape} {mine.dtype}, ONNX Runtime: {other.shape} {other.dtype}")
+                text = f"{name}: convt: {mine.shape} {mine.dtype}, ONNX Runtime: {other.shape} {other.dtype}"
+                raise Difference("shape", text)
             if same_bits(mine, other):
                 self.told["equal elements"] += mine.size
                 continue
@@ -203,7 +198,7 @@ class _Comparison:
         """
         try:
             self._check_numbers(name, mine, limits[0] if other is None else other, *limits)
-        except Fault:
+        except Difference:
             if self.case.get("dtype") == "float16" and '"Softplus"' in json.dumps(self.case):
                 # ONNX Runtime's Softplus of float16 overflows. Its own session computes float32 if the value comes from a
                 # ConvTranspose, of which it has no kernel for float16.
@@ -230,7 +225,7 @@ class _Comparison:
 
     def _check_numbers(self, name, mine, other, v, e):
         if v.shape != mine.shape:
-            raise Fault("oracle", f"{name}: shape {v.shape} instead of {mine.shape}")
+            raise Difference("oracle", f"{name}: shape {v.shape} instead of {mine.shape}")
         mine, other = mine.astype(np.float64), other.astype(np.float64)
         with np.errstate(invalid="ignore"):
             same = (mine == other) | (np.isnan(mine) & np.isnan(other))
@@ -240,22 +235,27 @@ class _Comparison:
         if wrong.any():
             at = tuple(int(n[0]) for n in np.nonzero(wrong))
             text = f"{name}: {wrong.sum()} of {wrong.size} wrong, at {at}: convt {mine[at]!r}, ONNX Runtime {other[at]!r}"
-            raise Fault("numbers", f"{text}, float64 {v[at]!r} +- {e[at]:.3g}")
+            raise Difference("numbers", f"{text}, float64 {v[at]!r} +- {e[at]:.3g}")
 
     def _check_report(self, report):
         served, kept = [*report.packed, *report.unpacked], list(report.kept)
         found, expected = set(served) | set(kept), self.built.nodes
         if len(set(served)) != len(served) or not all(report.kept.values()):
-            raise Fault("report", f"a node twice, or a reason that is empty: {report}")
+            raise Difference("report", f"a node twice, or a reason that is empty: {report}")
         # With optimisations, ONNX Runtime computes equal nodes once, and drops nodes that nothing needs and branches that are
         # never taken. If the model has functions, it also shows a graph before it optimises it, with other names.
         wrong = len(found) != expected if self.case.get("level") == 0 else len(found) > (expected or 0)
         if expected is not None and "mutation" not in self.case and not self.built.model.functions and wrong:
-            raise Fault("report", f"{len(found)} nodes instead of {expected}: {report}")
+            raise Difference("report", f"{len(found)} nodes instead of {expected}: {report}")
         self.told["served"] += len(served)
         for name, why in report.kept.items():
             if name not in served:
                 self.told["kept: " + re.sub(r"[0-9]+|'.*?'", "_", why)[:90]] += 1
+
+
+def shown(case):
+    """Return the model of a case in ONNX's text syntax."""
+    return onnx.printer.to_text(build.build(case).model)
 
 
 def _settings(options):

@@ -1,50 +1,26 @@
 """Smaller cases than a failing one. Every key that `build.py` can do without is left out, every list loses elements."""
 
-import copy
+from ..shrinking import changed, steps
 
 _KEPT = {"op", "nodes", "runs"}
 
 
 def smaller(case):
     """Yield cases that are one step smaller, large steps first."""
-    for path in sorted(_paths(case), key=len):
-        holder, key = _at(case, path[:-1]), path[-1]
-        value = holder[key]
-        if key not in _KEPT if isinstance(holder, dict) else len(holder) > 1 or path[0] == "nodes":
-            yield _changed(case, path)
-        if isinstance(value, dict) and "op" in value:
-            for name in ("then", "else", "body"):  # a graph's nodes instead of the node that contains it
-                if name in value and isinstance(holder, list):
-                    yield _changed(case, path, value[name], splice=True)
-        if isinstance(value, int) and not isinstance(value, bool):
-            for n in sorted({0, 1, value // 2, value - 1}):
-                if 0 <= n < value:
-                    yield _changed(case, path, n)
-        if key == "values" and value not in ("ones", "real"):
-            yield _changed(case, path, "real")
+    yield from _without_inner_graph(case, ("nodes",), case["nodes"])
+    yield from steps(case, {}, {"*": 0}, _may_go)
 
 
-def _paths(value, path=()):
-    """Yield the paths of all values inside a tree."""
-    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
-        yield (*path, key)
-        yield from _paths(value[key], (*path, key))
+def _may_go(name, holder):
+    if isinstance(holder, list):
+        return len(holder) > 1 or name.startswith("nodes")
+    return name.rpartition(".")[2] not in _KEPT
 
 
-def _at(case, path):
-    for key in path:
-        case = case[key]
-    return case
-
-
-def _changed(case, path, new=None, splice=False):
-    """Return a copy of a case with another value at a path, or without it."""
-    case = copy.deepcopy(case)
-    holder, key = _at(case, path[:-1]), path[-1]
-    if splice:
-        holder[key : key + 1] = new
-    elif new is None:
-        del holder[key]
-    else:
-        holder[key] = new
-    return case
+def _without_inner_graph(case, path, nodes):
+    """Yield the case with the nodes of a graph instead of the node that contains it."""
+    for n, node in enumerate(nodes):
+        for name in ("then", "else", "body"):
+            if name in node:
+                yield changed(case, (*path, n), node[name])
+                yield from _without_inner_graph(case, (*path, n, name), node[name])

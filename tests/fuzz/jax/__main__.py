@@ -1,12 +1,10 @@
 """Run random calls of convt.jax, and compare them with jax.lax."""
 
 import functools
-import sys
 
 from .. import command
 
 main = functools.partial(command.main, __package__, __doc__)
 
 if __name__ == "__main__":
-    command.prepare_process()
-    sys.exit(main())
+    command.start(main)

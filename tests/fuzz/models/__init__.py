@@ -2,6 +2,6 @@
 
 A case is a text of Python statements. `draw.py` writes it from a seed, with the statements of `steps.py`. `perform.py` executes
 it twice, once with convt.torch and once with torch alone in its place, and compares both after each statement. `parts.py`
-defines the names that the text uses, `tolerance.py` finds how far results may differ, `shrink.py` yields smaller texts, and
-`report.py` counts and prints a text as a test. docs/reliability.md says how to run it.
+defines the names that the text uses, `tolerance.py` finds how far results may differ, and `shrink.py` yields smaller
+texts. docs/reliability.md says how to run it.
 """

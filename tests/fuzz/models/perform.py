@@ -13,6 +13,7 @@ from torch import nn
 import convt.torch
 from convt.torch import _weights
 
+from ..pool import Difference
 from . import parts
 from .tolerance import Perturbed, allowed
 
@@ -32,14 +33,6 @@ _UNITS = {"medium": 2.0**-7, "high": 2.0**-10}  # precision -> relative error of
 
 _TORCHSCRIPT = "of TorchScript"
 _M_PERTURB, _BYTES = -6, (0xFE, 0x7E)  # glibc's option, and bytes of large numbers in all floating-point types
-
-
-class Difference(AssertionError):
-    """The first difference between both executions. ``kind`` says in which respect they differ."""
-
-    def __init__(self, kind, text, detail=""):
-        super().__init__(f"{kind}: {text}")
-        self.kind = f"wrong {kind} {detail}".strip()
 
 
 # ---------------------------------------------------------------- what the name ct stands for
@@ -310,12 +303,12 @@ def _in_memory_of(byte, function):
 
 
 def perform(case):
-    """Run and check a case. Return ("right", (statements without an error, statements)), or ("large", None) if there was not
-    enough memory for the comparison."""
+    """Run and check a case. Return ("right", numbers of statements), or ("large", {}) if there was not enough memory for the
+    comparison."""
     try:
         observed = agree(case)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
-            return "large", None
+            return "large", {}
         raise
-    return "right", (sum(each.error is None for each in observed), len(observed))
+    return "right", {"statements": len(observed), "statements without an error": sum(each.error is None for each in observed)}

@@ -3,6 +3,8 @@
 import ast
 import copy
 
+from ..shrinking import numbers_below
+
 
 def smaller(case):
     """Yield texts that are one step smaller, large steps first."""
@@ -34,15 +36,11 @@ def _smaller(tree):
             yield _changed(tree, lambda new, n=n: _replace(new, n, _at(new, n).elts[0]))
     numbers = sorted({node.value for node in nodes if isinstance(node, ast.Constant) and type(node.value) is int})
     for value in reversed(numbers):
-        for smaller in _smaller_numbers(value):
+        for smaller in numbers_below(value, 1):
             same = lambda node, value=value: isinstance(node, ast.Constant) and type(node.value) is int and node.value == value  # noqa: E731
             found = [n for n, node in enumerate(nodes) if same(node)]
             for group in [found, *([n] for n in found if len(found) > 1)]:
                 yield _changed(tree, lambda new, group=group, smaller=smaller: _set(new, group, smaller))
-
-
-def _smaller_numbers(n):
-    return sorted({1, n // 2, n - 1} - {n}) if n > 1 else ()
 
 
 def _changed(tree, change):
