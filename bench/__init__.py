@@ -2,14 +2,14 @@
 
 A wheel installs this folder as the package convt_bench next to convt, not inside it. Importing a package imports its parents,
 and convt must not be loaded in the processes of the other libraries. In an installed package, the command is
-`convt-bench --quick`, and modules are run as `python -m convt_bench.calibrate`.
+`convt-bench --quick`, and modules are run as `python -m convt_bench.models`.
 
 The benchmark:
 
 __main__    the command line
 command     the parsers of all commands, and the options that they share
 layers      the table of built-in layers, and the reader of layer files
-samples     random layers
+samples     random neighbours of layers
 shared      modules of convt that the benchmark loads without importing convt
 descriptor  one layer in benchdnn's notation
 batch       benchdnn's batch files; layers.batch holds the built-in layers
@@ -31,7 +31,6 @@ palette     the colours of the libraries in all pictures
 Other measurements, each with a command line of its own:
 
 beside      time of brief calls next to a busy process
-calibrate   the fit of the cost model's efficiencies to measured times (with fit)
 checkouts   another checkout of convt against this one
 checksums   cost of the check for changed weights in PyTorch
 cores       distribution of work over many threads, computed from plans
@@ -40,6 +39,7 @@ crosscheck  the same layers measured with tools of the other libraries
 errors      rounding errors of each dtype and precision
 models      whole PyTorch and ONNX models (with models_onnx, published)
 planning    cost of new shapes, kept memory, and quality of the automatic choice (with planning_worker)
+recorded    times of the algorithms on several CPUs, and the fit of the cost model's efficiencies to them (with fit)
 scaling     dask workers
 """
 

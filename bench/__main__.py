@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from datetime import datetime, timezone
-from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
 
@@ -40,7 +39,6 @@ def parser() -> argparse.ArgumentParser:
 
     which = parser.add_argument_group("layers (default: the built-in table)")
     add = which.add_argument
-    add("--layers", metavar="FILE", help="layers of a JSON file")
     add(
         "--deconv",
         action="append",
@@ -51,8 +49,7 @@ def parser() -> argparse.ArgumentParser:
     add("--neighbours", type=command.integer, metavar="N",
         help="add N random layers of the same classes, which were not used for tuning")  # fmt: skip
     add("--seed", type=int, default=0, help="seed of the random layers (default: 0)")
-    add("--suite", type=command.several(str), metavar="FAMILY,...", help="only layers of these families")
-    add("--names", type=command.several(str), metavar="NAME,...", help="only layers with these names")
+    command.add_layers(which)
 
     measurement = parser.add_argument_group("measurement")
     add = measurement.add_argument
@@ -117,15 +114,7 @@ def chosen_entries(options: argparse.Namespace, note: Callable[[str], None]) -> 
         found = [Entry(layer) for layer in layers.parse(layers.TABLE) if not quick or layer.name in layers.QUICK]
     if options.neighbours:
         found += map(Entry, samples.neighbours([entry.layer for entry in found], options.neighbours, options.seed))
-    for what, wanted, attribute in (("family", options.suite, "family"), ("layer", options.names, "name")):
-        if wanted is None:
-            continue
-        known = sorted({getattr(entry.layer, attribute) for entry in found})
-        if unknown := [word for word in wanted if word not in known]:
-            near = get_close_matches(unknown[0], known)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
-            raise ValueError(f"unknown {what} {unknown[0]!r}; {hint}")
-        found = [entry for entry in found if getattr(entry.layer, attribute) in wanted]
+    found = layers.select(found, options.suite, options.names, lambda entry: entry.layer)
     if not found:
         raise ValueError("the options select no layer")
     return found

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import command, layers, machine, peers
+from . import command, layers, machine, peers, tables
 from .problem import Problem
 from .shared import terminal
 from .worker import Setting, Worker
@@ -95,14 +95,17 @@ def table(rows: list[Row]) -> list[str]:
          f"{row.beside.p99 / row.beside.median:.1f}")
         for row in rows
     ]  # fmt: skip
-    return [f"| {' | '.join(map(str, each))} |" for each in (head, ["---"] * len(head), *cells)]
+    return tables.markdown(head, cells)
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = command.parser("beside", __doc__, "--peers onnxruntime", "--layout NHWC --seconds 0.5 --json beside.json")
-    parser.add_argument("--layers", metavar="FILE", help="layers of a JSON file (default: four built-in layers)")
+    command.add_layers(parser, "four built-in layers")
     parser.add_argument(
-        "--peers", type=command.several(str), metavar="NAME,...", default=["onnxruntime"],
+        "--peers",
+        type=command.several(str),
+        metavar="NAME,...",
+        default=["onnxruntime"],
         help="libraries to compare with (default: onnxruntime)",
     )
     command.add_layout(parser, "NCX")
@@ -112,10 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
     )  # fmt: skip
     command.add_json(parser)
     options = parser.parse_args(arguments)
-    try:
-        chosen = layers.read(options.layers) if options.layers else [layers.from_row(row) for row in LAYERS]
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
+    chosen = command.layers_of(parser, options, [layers.from_row(row) for row in LAYERS])
     setting, rows, libraries = Setting(machine.cores()), [], [peers.PEERS[0], *peers.named(options.peers)]
     with command.printing(options.json) as write_json:
         with terminal.progress(len(libraries) * len(chosen)) as begin:

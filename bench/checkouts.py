@@ -12,10 +12,11 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from statistics import geometric_mean
 
-from . import command, layers, machine, peers, tables
+from . import command, machine, peers, tables
 from .problem import LAYOUTS, MODES, Problem
 from .record import Record
 from .rounds import Result, measure
@@ -42,8 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("checkout", metavar="FOLDER", help="other checkout, with built kernels")
-    add("--names", type=command.several(str), metavar="NAME,...", help="only layers with these names")
-    add("--layers", metavar="FILE", help="layers from a JSON file")
+    command.add_layers(parser)
     command.add_dtype(parser, ["f32"])
     command.add_layout(parser, list(LAYOUTS))
     add("--mode", type=command.words_of(MODES), default=MODES[:1], metavar="MODE,...",
@@ -64,15 +64,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not Path(options.checkout, "convt").is_dir():
         parser.error(f"{options.checkout} has no folder convt")
-    known = layers.read(options.layers) if options.layers else layers.parse(layers.TABLE)
-    wanted = options.names or [layer.name for layer in known]
-    problems = [
-        Problem(layer, dtype, layout, mode)
-        for mode in options.mode for dtype in options.dtype for layout in options.layout
-        for layer in known if layer.name in wanted
-    ]  # fmt: skip
-    if not problems:
-        parser.error("the options select no layer")
+    known = command.layers_of(parser, options)
+    combinations = product(options.mode, options.dtype, options.layout, known)
+    problems = [Problem(layer, dtype, layout, mode) for mode, dtype, layout, layer in combinations]
     record = Record({})
     with command.printing(options.json) as write_json:
         found = compared(options, problems, record)

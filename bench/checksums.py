@@ -10,11 +10,11 @@ shorter measurement less.
 import copy
 import statistics
 import sys
-import time
 
+from convt._call.worth import in_turns
 from convt._run.checksum import checksum
 
-from . import command, layers, tables
+from . import command, layers, tables, timing
 from .shared import terminal
 
 with command.packages(__name__):
@@ -49,18 +49,13 @@ def measure(module, x, budget, rounds=4):
     convt.torch.accelerate(usual)
     convt.torch.accelerate(frozen, freeze=True)
     with torch.no_grad():
-        return models._in_turns([lambda: usual(x), lambda: frozen(x)], budget, rounds)
+        return in_turns([lambda: usual(x), lambda: frozen(x)], budget, rounds=rounds)
 
 
 def checksum_time(module, threads):
     """Return ``(median seconds of the checksums, bytes of the weights)`` of a module's or model's transposed convolutions."""
     filters = [each.weight.detach().numpy() for each in module.modules() if isinstance(each, _CLASSES)]
-    times = []
-    for _ in range(50):
-        start = time.perf_counter()
-        for filter in filters:
-            checksum(filter, threads)
-        times.append(time.perf_counter() - start)
+    times = timing.durations(lambda: [checksum(filter, threads) for filter in filters], 0, least=50)
     return statistics.median(times), sum(filter.nbytes for filter in filters)
 
 

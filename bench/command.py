@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from . import COMMAND
+from . import COMMAND, layers
 from .shared import arguments, files, words
 
 # Types and options that convt's command line has, too
@@ -78,6 +78,22 @@ def add_layout(parser, default: list[str] | str) -> None:
 def add_dtype(parser, default: list[str]) -> None:
     """Add ``--dtype``. Its results are the short names, which the benchmark uses."""
     _add(parser, "dtype", lambda text: words.DTYPES[arguments.dtype(text)][0], arguments.DTYPE, default)
+
+
+def add_layers(parser, default: str = "the built-in layers") -> None:
+    """Add ``--layers``, ``--suite`` and ``--names``, which `layers_of` reads."""
+    parser.add_argument("--layers", metavar="FILE", help=f"layers of a JSON file (default: {default})")
+    parser.add_argument("--suite", type=several(str), metavar="FAMILY,...", help="only layers of these families")
+    parser.add_argument("--names", type=several(str), metavar="NAME,...", help="only layers with these names")
+
+
+def layers_of(parser, options: argparse.Namespace, default: list[layers.Layer] | None = None) -> list[layers.Layer]:
+    """Return the layers that the options of `add_layers` select, or exit with a message. The default is the built-in table."""
+    try:
+        known = layers.read(options.layers) if options.layers else default or layers.parse(layers.TABLE)
+        return layers.select(known, options.suite, options.names)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
 
 
 def add_threads(parser, default: int) -> None:

@@ -42,7 +42,6 @@ from convt.algorithms.turned import bind as turned
 from convt.algorithms.winograd import bind as winograd
 
 from . import command
-from .__main__ import chosen_entries
 from .peers.convt import keywords
 from .problem import DTYPES, PRECISIONS, Problem
 from .shared import terminal, words
@@ -322,9 +321,7 @@ def show(table: list[dict], counts: list[int]) -> None:
 def main(arguments: list[str] | None = None) -> int:
     parser = command.parser("cores", __doc__, "--threads 8,64", "--suite seg --dtype bf16 --layout NCHW --json cores.json")
     add = parser.add_argument
-    add("--layers", metavar="FILE", help="layers of a JSON file (default: the built-in layers)")
-    add("--suite", type=command.several(str), metavar="FAMILY,...", help="only layers of these families")
-    add("--names", type=command.several(str), metavar="NAME,...", help="only layers with these names")
+    command.add_layers(parser)
     add("--threads", type=command.several(command.integer), default=COUNTS, metavar="N,...",
         help=f"numbers of threads (default: {','.join(map(str, COUNTS))})")  # fmt: skip
     command.add_dtype(parser, ["f32"])
@@ -337,16 +334,12 @@ def main(arguments: list[str] | None = None) -> int:
         help="clock of the cores, used with --bandwidth (default: 3)")  # fmt: skip
     command.add_json(parser)
     options = parser.parse_args(arguments)
-    options.deconv = options.batch = options.quick = options.neighbours = None
-    try:
-        entries = chosen_entries(options, print)
-    except (ValueError, OSError) as exc:
-        parser.error(str(exc))
+    chosen = command.layers_of(parser, options)
     figures, isa = [], convt.show_config(mode="dicts")["isa"]["in use"]
     with command.printing(options.json) as write_json:
         for dtype, layout, precision in itertools.product(options.dtype, options.layout, options.precision):
             print(f"{dtype} {layout} {precision}, {isa}")
-            problems = [Problem(entry.layer, dtype, layout, precision=precision) for entry in entries]
+            problems = [Problem(layer, dtype, layout, precision=precision) for layer in chosen]
             bandwidth, clock, table = (options.bandwidth or 0) * 1e9, options.clock * 1e9, []
             with terminal.progress(len(problems)) as begin:
                 for problem in problems:

@@ -1,4 +1,4 @@
-"""Comparison of the benchmark's times with those of other tools: `python -m bench.crosscheck [LAYER ...]`.
+"""Comparison of the benchmark's times with those of other tools: `python -m bench.crosscheck`.
 
 Each layer is timed in turns by this benchmark and, in another process, by torch.utils.benchmark (PyTorch) or by the execution
 times that oneDNN prints (ONEDNN_VERBOSE=profile_exec). The exit status is 1 if two times differ by more than 10%.
@@ -75,15 +75,14 @@ TOOLS = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    table = {layer.name: layer for layer in layers.parse(layers.TABLE)}
-    parser = command.parser("crosscheck", __doc__.splitlines()[0], "unet_up1", "unet_up1 dcgan_mid --json crosscheck.json")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"layers (default: {', '.join(NAMES)})")
+    known = layers.parse(layers.TABLE)
+    parser = command.parser("crosscheck", __doc__.splitlines()[0], "", "--names unet_up1,dcgan_mid --json crosscheck.json")
+    command.add_layers(parser, ", ".join(NAMES))
     command.add_json(parser)
     options = parser.parse_args(arguments)
-    if unknown := [name for name in options.names if name not in table]:
-        parser.error(f"unknown layer {unknown[0]!r}; known: {', '.join(table)}")
+    chosen = command.layers_of(parser, options, known if options.names else [layer for layer in known if layer.name in NAMES])
     with command.printing(options.json) as write_json:
-        rows = measured([table[name] for name in options.names or NAMES])
+        rows = measured(chosen)
         worst = max((abs(row["ratio"] - 1) for row in rows), default=0.0)
         print(f"largest difference: {worst:.1%}")
         write_json(rows)

@@ -11,7 +11,7 @@ one of the two representable numbers around the exact sum.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ import numpy as np
 
 import convt
 
-from . import command, layers
+from . import command, layers, tables
 from .peers.convt import keywords
 from .problem import LAYOUTS, PRECISIONS, Problem, in_layout
 from .shared import terminal
@@ -79,11 +79,6 @@ def measured(layer: layers.Layer, layout: str) -> Iterator[tuple[str, str, Error
             yield dtype, precision, compared(operator.plan(data.shape).algorithm, operator(data), exact)
 
 
-def table(head: list[str], rows: Iterable[list[str]]) -> list[str]:
-    """Return the lines of a Markdown table."""
-    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
-
-
 def percent(share: float) -> str:
     """Format a share as a percentage, which is 100 only if the share is exactly 1."""
     return "100" if share == 1 else f"{min(100 * share, 99.999):.3f}"
@@ -110,28 +105,19 @@ def report(found: dict[str, dict[tuple[str, str], Errors]]) -> list[str]:
     errors = columns(singles, lambda e: [e.algorithm, f"{e.largest:.0e}", f"{e.typical:.0e}"])
     shares = columns(halves, lambda e: [e.algorithm, percent(e.nearest), percent(e.neighbour)])
     return [
-        *table(["layer", *(cell for _, word in singles for cell in (word, "largest", "typical"))], errors),
+        *tables.markdown(["layer", *(cell for _, word in singles for cell in (word, "largest", "typical"))], errors),
         "",
-        *table(["layer", *(cell for word, _ in halves for cell in (word, "nearest, %", "nearest two, %"))], shares),
+        *tables.markdown(["layer", *(cell for word, _ in halves for cell in (word, "nearest, %", "nearest two, %"))], shares),
     ]
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = command.parser("errors", __doc__, "--names unet_up1", "--layout NCHW --json errors.json")
-    parser.add_argument("--names", type=command.several(str), metavar="NAME,...", help="only layers with these names")
-    parser.add_argument("--layers", metavar="FILE", help="layers of a JSON file (default: the built-in layers)")
+    command.add_layers(parser)
     command.add_layout(parser, LAYOUTS[0])
     command.add_json(parser)
     options = parser.parse_args(arguments)
-    try:
-        chosen = layers.read(options.layers) if options.layers else layers.parse(layers.TABLE)
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
-    if options.names:
-        if unknown := set(options.names) - {layer.name for layer in chosen}:
-            parser.error(f"unknown layer {sorted(unknown)[0]!r}")
-        chosen = [layer for layer in chosen if layer.name in options.names]
-    found = {}
+    chosen, found = command.layers_of(parser, options), {}
     with command.printing(options.json) as write_json:
         with terminal.progress(len(chosen)) as begin:
             for layer in chosen:

@@ -11,18 +11,16 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
-from . import command
-from .layers import TABLE, Layer, parse
+from . import command, tables, timing
+from .layers import Layer
 from .problem import Problem, in_layout
 
 WAYS = ("call", "constant", "same", "new")
 TURNS = 5
-SLOW = 2000  # milliseconds from which a program is timed once
 NEW_WEIGHTS = 6  # more than a program keeps packed
 
 
@@ -32,6 +30,8 @@ def programs(layer: Layer, layout: str) -> dict[str, Callable]:
 
     import convt
     import convt.jax
+
+    from .peers.convt import keywords
 
     problem, spatial = Problem(layer, "f32", layout), range(len(layer.kernel))
     letters = "DHW"[-len(spatial) :]
@@ -43,10 +43,7 @@ def programs(layer: Layer, layout: str) -> dict[str, Callable]:
     turned = np.moveaxis(turned, -3, -2).reshape(*layer.kernel, layer.cin // groups, layer.cout)
     data, weights = jax.numpy.asarray(in_layout(problem.data(), layout)), jax.numpy.asarray(turned)
     others = itertools.cycle([jax.block_until_ready(weights * (1 + n / 8)) for n in range(NEW_WEIGHTS)])
-    op = convt.ConvTranspose(
-        filter, strides=layer.strides, pads_begin=layer.pads_begin, pads_end=layer.pads_end,
-        output_padding=layer.output_padding, dilations=layer.dilations, groups=groups, data_format=layout,
-    )  # fmt: skip
+    op = convt.ConvTranspose(filter, **keywords(problem))
 
     def function(module):
         settings = layer.strides, padding, layer.dilations, (spec, f"{letters}IO", spec)
@@ -73,51 +70,32 @@ def programs(layer: Layer, layout: str) -> dict[str, Callable]:
 
 
 def times(functions: dict[str, Callable], seconds: float) -> dict[str, float]:
-    """Return the least milliseconds of each function, called in turns of ``seconds``, at least once."""
-    found = dict.fromkeys(functions, math.inf)
-    for turn in range(TURNS):
-        for name, run in functions.items():
-            if turn and SLOW < found[name] < math.inf:
-                continue
-            end = time.perf_counter() + seconds / TURNS
-            while True:
-                start = time.perf_counter()
-                run().block_until_ready()
-                now = time.perf_counter()
-                found[name] = min(found[name], (now - start) * 1e3)
-                if now > end:
-                    break
-    return found
-
-
-def rows(names: list[str], layout: str, seconds: float) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield (name, times) of each layer."""
-    for layer in parse(TABLE):
-        if not names or layer.name in names:
-            yield layer.name, times(programs(layer, layout), seconds)
+    """Return the least milliseconds of each function."""
+    found = timing.in_turns([lambda run=run: run().block_until_ready() for run in functions.values()], seconds, TURNS, min)
+    return {name: each * 1e3 for name, each in zip(functions, found, strict=True)}
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = command.parser("jax_door", __doc__, "--names unet_up1,dcgan_mid", "--layout NCX --seconds 0.2 --json jax.json")
-    parser.add_argument("--names", type=command.several(str), default=[], metavar="NAME,...", help="only these layers")
+    command.add_layers(parser)
     command.add_layout(parser, "NXC")
     parser.add_argument("--seconds", type=command.positive, default=0.5, help="time for each program of a layer (default: 0.5)")
     command.add_json(parser)
     options = parser.parse_args(arguments)
     with command.packages(__name__), command.printing(options.json) as write_json:
-        write_json(_show(options))
+        write_json(_show(command.layers_of(parser, options), options))
 
 
-def _show(options: argparse.Namespace) -> dict[str, dict[str, float]]:
+def _show(chosen: list[Layer], options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Measure and print. Return the milliseconds of each layer."""
     found: dict[str, dict[str, float]] = {}
-    print("|", " | ".join(["layer", "jax.lax, ms", *(f"{way}, ms" for way in WAYS), *(f"{way}, ratio" for way in WAYS)]), "|")
-    print("|---" * (2 + 2 * len(WAYS)) + "|")
-    for name, each in rows(options.names, options.layout, options.seconds):
-        found[name] = each
+    heads = ["layer", "jax.lax, ms", *(f"{way}, ms" for way in WAYS), *(f"{way}, ratio" for way in WAYS)]
+    print("\n".join(tables.markdown(heads, ())))
+    for layer in chosen:
+        found[layer.name] = each = times(programs(layer, options.layout), options.seconds)
         numbers = [f"{each[way]:.3f}" if way in each else "" for way in ("lax", *WAYS)]
         ratios = [f"{each['lax'] / each[way]:.2f}" if way in each else "" for way in WAYS]
-        print(f"| {name} | {' | '.join(numbers + ratios)} |", flush=True)
+        print(f"| {layer.name} | {' | '.join(numbers + ratios)} |", flush=True)
     for way in WAYS:
         ratios = [each["lax"] / each[way] for each in found.values() if way in each]
         mean = math.exp(sum(map(math.log, ratios)) / max(1, len(ratios)))

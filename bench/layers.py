@@ -6,9 +6,12 @@ one number per axis, and pads are `begin` or `begin:end`. `layers.batch` holds t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from math import gcd, prod
+from typing import Any
 
 from .shared import layer_format
 
@@ -222,6 +225,22 @@ def parse(table: str) -> list[Layer]:
             row[key] = numbers if len(numbers) > 1 else numbers[0]
         layers.append(from_row(row))
     return layers
+
+
+def select(
+    known: list, families: list[str] | None, names: list[str] | None, layer_of: Callable[[Any], Layer] = lambda each: each
+) -> list:
+    """Return the elements of ``known`` whose layers have these families and names. None stands for all."""
+    for what, wanted, attribute in (("family", families, "family"), ("layer", names, "name")):
+        if wanted is None:
+            continue
+        words = sorted({getattr(layer_of(each), attribute) for each in known})
+        if unknown := [word for word in wanted if word not in words]:
+            near = get_close_matches(unknown[0], words)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(words)}"
+            raise ValueError(f"unknown {what} {unknown[0]!r}; {hint}")
+        known = [each for each in known if getattr(layer_of(each), attribute) in wanted]
+    return known
 
 
 def read(path: str) -> list[Layer]:

@@ -18,13 +18,14 @@ import sys
 import tempfile
 import time
 
-from . import command, tables
+from . import command, tables, timing
 from .shared import terminal
 
 with command.packages(__name__):
     import torch
 
     import convt.torch
+    from convt._call.worth import in_turns
 
     from . import published
 
@@ -183,24 +184,6 @@ _NAMES = (*MODELS, "text_detector")  # the default: models that need no download
 # ---------------------------------------------------------------- times
 
 
-def _seconds(call, budget):
-    """Call repeatedly for ``budget`` seconds, at least three times, and return the median time."""
-    times, end = [], time.perf_counter() + budget
-    while time.perf_counter() < end or len(times) < 3:
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
-
-
-def _in_turns(calls, budget, rounds):
-    """Time calls in turns. Return the least of the medians of each call, in seconds."""
-    for call in calls:
-        call(), call(), call()  # weights are packed at the second call
-    times = [[_seconds(call, budget / rounds) for call in calls] for _ in range(rounds)]
-    return [min(column) for column in zip(*times, strict=True)]
-
-
 def _layers(model, x):
     """Return [(module, input)] of the transposed convolutions that a call of the model runs."""
     found, hooks = {}, []
@@ -226,11 +209,14 @@ def _transposed_time(model, x, budget):
         if isinstance(module, _TRANSPOSED):
             hooks.append(module.register_forward_pre_hook(lambda *_: started.append(time.perf_counter())))
             hooks.append(module.register_forward_hook(lambda *_: each.append(time.perf_counter() - started.pop())))
-    totals, end = [], time.perf_counter() + budget
-    while time.perf_counter() < end or len(totals) < 3:
+    totals = []
+
+    def call():
         model(x)
         totals.append(sum(each))
         each.clear()
+
+    timing.durations(call, budget, least=3)
     for hook in hooks:
         hook.remove()
     return statistics.median(totals)
@@ -266,10 +252,10 @@ def _measure_torch(name, way, channels_last, budget, rounds):
     convt.torch.accelerate(other)
     with torch.no_grad():
         layers = list(zip(_layers(model, x), _layers(other, x), strict=True))
-        alone = [_in_turns([lambda m=m, i=i: m(i) for m, i in pair], budget / len(layers), rounds) for pair in layers]
+        alone = [in_turns([lambda m=m, i=i: m(i) for m, i in pair], budget / len(layers), rounds=rounds) for pair in layers]
         torchs, ours = (sum(column) for column in zip(*alone, strict=True))
         calls = [torch.compile(m) if way == "compile" else m for m in (model, other)]
-        before, after = _in_turns([lambda m=m: m(x) for m in calls], budget, rounds)
+        before, after = in_turns([lambda m=m: m(x) for m in calls], budget, rounds=rounds)
         share = _transposed_time(model, x, budget / rounds) / before
         difference = _difference(calls[0](x), calls[1](x))
     yield {

@@ -6,7 +6,6 @@ PyTorch models are exported. The text detector is an ONNX file of an OCR package
 
 import importlib.util
 import json
-import math
 import os
 import subprocess
 import sys
@@ -22,7 +21,7 @@ import onnxruntime
 import convt.onnxruntime
 from convt.onnxruntime.__main__ import SPINNING, difference, in_turns
 
-from . import published
+from . import published, timing
 
 _ROUNDS = 12  # turns of each session
 _CLASSES = onnxruntime.InferenceSession, convt.onnxruntime.InferenceSession
@@ -164,24 +163,10 @@ def _timed_runs(data, feeds, threads, budget, order):
             time.sleep(SPINNING)
             start = time.perf_counter()
             first[cls] = session.run(None, feed), time.perf_counter() - start
-        least = _least_times([lambda s=s, f=feed: s.run(None, f) for s in sessions.values()], budget)
+        calls = [lambda s=s, f=feed: s.run(None, f) for s in sessions.values()]
+        # Not the medians, because on a shared host the medians of whole models vary by more than convt changes them.
+        least = timing.in_turns(calls, budget, _ROUNDS, min, pause=SPINNING)
         found.append({cls: (*first[cls], each) for cls, each in zip(order, least, strict=True)})
-    return found
-
-
-def _least_times(calls, budget):
-    """Time calls in turns. Return the least seconds of each.
-
-    The median is not used, because on a shared host the medians of whole models vary by more than convt changes them.
-    """
-    found = [math.inf for _ in calls]
-    for _ in range(_ROUNDS):
-        for n, call in enumerate(calls):
-            time.sleep(SPINNING)
-            end = time.perf_counter() + budget / _ROUNDS
-            while (start := time.perf_counter()) < end:
-                call()
-                found[n] = min(found[n], time.perf_counter() - start)
     return found
 
 

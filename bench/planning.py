@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from . import command, layers, machine, peers, samples
+from . import command, layers, machine, peers, samples, tables
 from .layers import Layer
 from .planning_worker import CPUS, NewShapesOfTorch, Planning
 from .problem import LAYOUTS
@@ -82,8 +82,7 @@ def new_batches(layer: Layer) -> tuple[Layer, list[Layer]]:
 
 def table(head: list[str], rows: list[list[str]]) -> str:
     """Return a Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
+    return "\n".join([*tables.markdown(head, rows), ""])
 
 
 def tables_of(text: str) -> list[list[dict[str, str]]]:

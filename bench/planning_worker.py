@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from . import layers
+from . import layers, timing
 from .layers import Layer
 from .problem import DTYPES, Problem, empty, in_layout
 from .worker import Service
@@ -39,20 +39,14 @@ CPUS = {
 class Timing(Service):
     """A `Service` that times first calls. One thread is timed by its CPU time, which other processes disturb less."""
 
-    def _times(self, run, seconds: float = 0.0) -> list[float]:
-        """Call repeatedly for ``seconds``, at least once, and return the duration of each call."""
-        now = time.thread_time if self._threads == 1 else time.perf_counter
-        times, end = [], time.perf_counter() + seconds
-        while not times or time.perf_counter() < end:
-            start = now()
-            run()
-            times.append(now() - start)
-        return times
+    @property
+    def _clock(self):
+        return time.thread_time if self._threads == 1 else time.perf_counter
 
     def _first_and_warm(self, run, seconds: float = WARM) -> tuple[float, float]:
         """Return the milliseconds of the first call, and the least of the calls after it."""
-        (first,) = self._times(run)
-        return first * 1e3, min(self._times(run) + self._times(run, seconds)) * 1e3
+        first, *more = (1e3 * each for each in timing.durations(run, seconds, 3, clock=self._clock))
+        return first, min(more)
 
 
 class Planning(Timing):
@@ -194,11 +188,9 @@ class Planning(Timing):
             out = empty(operator.output_shape(data.shape), data.dtype)
             runs[name] = lambda operator=operator, out=out: operator(data, out=out)
             runs[name]()
-        found = dict.fromkeys(runs, np.inf)
-        for _ in range(TURNS if len(runs) > 1 else 0):
-            for name, run in runs.items():
-                found[name] = min(found[name], median(self._times(run, seconds / TURNS / len(runs))))
-        return {"chosen": chosen, "seconds": found}
+        turns = TURNS if len(runs) > 1 else 0
+        found = timing.in_turns(list(runs.values()), seconds / len(runs), turns, clock=self._clock)
+        return {"chosen": chosen, "seconds": dict(zip(runs, found, strict=True))}
 
     def chosen(self, some: list[Layer], layouts: list[str], cpu: str) -> dict[str, dict[str, Any]]:
         """Return layout -> layer -> (choice of "auto", expected cycles of all algorithms) on a simulated CPU."""
@@ -239,12 +231,9 @@ def _bytes() -> int:
 
 def _costs(layer: Layer, layout: str, library) -> tuple[str, dict[str, float]]:
     """Return the native algorithm that "auto" takes, and the expected cycles of all candidates. No weights are packed."""
-    from convt._call import api
     from convt._plan import explain
 
-    keywords = library.keywords(Problem(layer, "f32", layout)) | {"backend": "native"}
-    parsed = api.parse(np.broadcast_to(np.float32(0), layer.filter_shape), None, **keywords)[0]
-    found = explain.alternatives(parsed.problem(parsed.user_shape(layer.data_shape)))
+    found = explain.alternatives(library.canonical(Problem(layer, "f32", layout)))
     costs = {name: float(cost) for name, cost in found.items() if cost is not None}
     return min(costs, key=costs.get), costs
 

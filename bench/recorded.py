@@ -1,12 +1,13 @@
-"""Recorded times of algorithms on several CPUs: measure them, and fit the cost model's efficiencies to all of them.
+"""Recorded times of algorithms on several CPUs: measure them, and fit the cost model's efficiencies to them.
 
 ``python -m bench.recorded --measure FAMILY`` measures each algorithm on the layers of the records, and writes
-docs/measurements/FAMILY_times.jsonl. FAMILY is the machine file of this CPU. The machine must be idle. It takes a quarter of an
-hour, and the same command resumes when interrupted. An algorithm is measured if its expected cost is at most three times the
-lowest one. Its time is the least of six turns; the algorithms of a layer take turns.
+docs/measurements/FAMILY_times.jsonl. FAMILY is the machine file of this CPU. The machine must be idle. A dtype takes a quarter
+of an hour, and the same command resumes when interrupted. An algorithm is measured if its expected cost is at most three times
+the lowest one. Its time is the least of six turns; the algorithms of a layer take turns.
 
 ``python -m bench.recorded --fit FILE`` prints the loss of the automatic choice for each record, before and after a fit, and
-writes the fitted efficiencies, which belong in convt/_model/efficiencies.py.
+writes the fitted efficiencies, which belong in convt/_model/efficiencies.py. A first fit leaves every fourth layer out, to show
+the loss on layers that a fit has not seen.
 
 tests/algorithms/test_recorded_times.py bounds the losses.
 """
@@ -16,7 +17,8 @@ from __future__ import annotations
 import json
 import math
 import sys
-import time
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +27,12 @@ import convt
 from convt._model import constants, costs, machine
 from convt._model.efficiencies import EFFICIENCIES
 from convt._plan import choose
+from convt._run import config
 from convt.algorithms import ALGORITHMS
 
-from . import command, fit
-from .calibrate import cycles_by_efficiency
+from . import command, fit, layers, timing
+from .peers.convt import canonical, keywords
+from .problem import Problem, in_layout
 from .shared import files, terminal
 
 FOLDER = Path(__file__).parents[1] / "docs" / "measurements"
@@ -37,6 +41,7 @@ LAYERS = "granite_rapids"  # the record whose layers others measure
 NEAR = 3.0  # largest ratio of an expected cost to the lowest one
 TURNS, SECONDS = 6, 0.03  # turns of each algorithm, and the least length of a turn
 ROUNDS = 4  # fits one after the other, because efficiencies change choices within an algorithm, so that its counts change
+HOLD_OUT = 4  # one layer in 4 is held out
 
 
 def record(family: str) -> Path:
@@ -45,7 +50,7 @@ def record(family: str) -> Path:
 
 
 def lines(family: str) -> list[dict]:
-    """Return the lines of a record: name, layout, threads, layer, and the milliseconds of each algorithm."""
+    """Return the lines of a record: name, layout, dtype (default: f32), threads, layer, milliseconds of each algorithm."""
     return [json.loads(line) for line in record(family).read_text(encoding="utf-8").splitlines()]
 
 
@@ -58,26 +63,14 @@ def pretended(family: str, values: dict[str, float] | None = None):
     return machine.pretend(isa=ISA[family], family=family, profile=profile, **caches)
 
 
-def settings(layer: dict, layout: str) -> dict:
-    """Return the keyword arguments of `convt.ConvTranspose` for a layer."""
-    return {
-        "strides": layer["s"], "pads_begin": layer.get("pb", 0), "pads_end": layer.get("pe", 0),
-        "dilations": layer.get("d", 1), "output_padding": layer.get("op", 0), "groups": layer["g"], "data_format": layout,
-    }  # fmt: skip
-
-
-def shapes(layer: dict, layout: str) -> tuple[tuple, tuple]:
-    """Return the shapes of data and filter."""
-    size, channels = layer["in"], layer["Cin"]
-    data = (layer["N"], *size, channels) if layout == "NXC" else (layer["N"], channels, *size)
-    return data, (*layer["k"], channels, layer["Cout"] // layer["g"])
+def layer_of(line: dict) -> Problem:
+    """Return the layer of a line of a record, with its dtype and layout."""
+    return Problem(layers.from_row(line["layer"]), line.get("dtype", "f32"), line["layout"])
 
 
 def problem_of(line: dict):
-    """Return the `Problem` of a line of a record."""
-    data, filter = shapes(line["layer"], line["layout"])
-    op = convt.ConvTranspose._borrowing(np.broadcast_to(np.float32(1), filter), None, **settings(line["layer"], line["layout"]))
-    return op._attributes.problem(data)
+    """Return convt's problem of a line of a record."""
+    return canonical(layer_of(line))
 
 
 # ---------------------------------------------------------------- measuring
@@ -85,33 +78,31 @@ def problem_of(line: dict):
 
 def measured(line: dict) -> dict[str, float]:
     """Return {algorithm: milliseconds} of a layer on this machine."""
-    rng, chosen = np.random.default_rng(0), settings(line["layer"], line["layout"]) | {"backend": "native"}
-    data, filter = (rng.standard_normal(shape, np.float32) for shape in shapes(line["layer"], line["layout"]))
-    runs = {}
-    for name in choose.permitted(problem_of(line), "auto", NEAR):
-        op = convt.ConvTranspose(filter, **chosen, algorithm=name)
+    problem, runs = layer_of(line), {}
+    data, filter = in_layout(problem.data(), problem.layout), problem.filter()
+    for name in choose.permitted(canonical(problem), "auto", NEAR):
+        op = convt.ConvTranspose(filter, **keywords(problem), backend="native", algorithm=name)
         out = op(data)
         runs[name] = lambda op=op, out=out: op(data, out=out)
-    best = dict.fromkeys(runs, math.inf)
-    for _ in range(TURNS):
-        for name, run in runs.items():
-            end = time.perf_counter() + SECONDS
-            while (start := time.perf_counter()) < end:
-                run()
-                best[name] = min(best[name], time.perf_counter() - start)
-    return {name: float(f"{seconds * 1e3:.4g}") for name, seconds in best.items()}
+    best = timing.in_turns(list(runs.values()), TURNS * SECONDS, TURNS, min)
+    return {name: float(f"{seconds * 1e3:.4g}") for name, seconds in zip(runs, best, strict=True)}
 
 
-def measure(family: str) -> None:
+def measure(family: str, dtypes: list[str]) -> None:
     """Measure the layers that the record of this CPU lacks, and append them."""
-    path = record(family)
-    done = {(each["name"], each["layout"]) for each in lines(family)} if path.exists() else set()
-    left = [each for each in lines(LAYERS) if (each["name"], each["layout"]) not in done]
+    path, key = record(family), lambda line: (line["name"], line["layout"], line.get("dtype", "f32"))
+    done = set(map(key, lines(family))) if path.exists() else set()
+    known = [
+        {name: value for name, value in line.items() if name != "dtype"} for line in lines(LAYERS) if key(line)[2] == "f32"
+    ]
+    wanted = [line | ({"dtype": dtype} if dtype != "f32" else {}) for dtype in dtypes for line in known]
+    left = [line for line in wanted if key(line) not in done]
     print(f"{machine.current().name}, {_isa()}: {len(left)} layers")
     with path.open("a", encoding="utf-8") as file, terminal.progress(len(left)) as begin:
         for each in left:
-            begin(f"{each['name']} {each['layout']}")
-            file.write(json.dumps(each | {"ms": measured(each)}, separators=(",", ":")) + "\n")
+            begin(" ".join(key(each)))
+            found = {"threads": config.get_num_threads(), "ms": measured(each)}
+            file.write(json.dumps(each | found, separators=(",", ":")) + "\n")
             file.flush()
 
 
@@ -120,6 +111,15 @@ def _isa() -> str:
 
 
 # ---------------------------------------------------------------- fitting
+
+
+def cycles_by_efficiency(cycles: costs.Cycles, one: dict[str, float]) -> dict[str, float]:
+    """Return {efficiency: cycles that it contributes if its value is one}. ``one`` is the result of `costs.units`."""
+    found: dict[str, float] = {}
+    for (_, name), count in cycles.counts.items():
+        about = costs.NAMES[name]
+        found[about.efficiency] = found.get(about.efficiency, 0.0) + count * one[about.constant]
+    return found
 
 
 def traced(problems: dict, values: dict[str, float]) -> dict:
@@ -153,30 +153,45 @@ def rows(found: dict) -> list[fit.Row]:
 
 
 def report(title: str, problems: dict, found: dict) -> list[dict]:
-    """Print the loss for each record and layout. Return them as rows for JSON."""
+    """Print the loss for each record, layout and dtype. Return them as rows for JSON."""
     print(title)
-    losses = []
-    for family, layout in dict.fromkeys((family, line["layout"]) for (family, _), (_, line) in problems.items()):
-        some = {line["name"]: found[key] for key, (_, line) in problems.items() if (key[0], line["layout"]) == (family, layout)}
+    losses, groups = [], {}
+    for key, (_, line) in problems.items():
+        group = key[0], line["layout"], line.get("dtype", "f32")
+        groups.setdefault(group, {})[line["name"]] = found[key]
+    for group, some in groups.items():
         loss = fit.loss(some)
-        losses.append({"when": title, "record": family, "layout": layout, **loss._asdict()})
-        print(f"  {family} {layout}: {loss}", flush=True)
+        losses.append({"when": title, **dict(zip(("record", "layout", "dtype"), group, strict=True)), **loss._asdict()})
+        print(f"  {' '.join(group)}: {loss}", flush=True)
     return losses
+
+
+def fits(problems: dict) -> Iterator[tuple[dict[str, float], dict]]:
+    """Yield (efficiencies, `traced`) of no fit and of each of ROUNDS fits."""
+    values, found = EFFICIENCIES, traced(problems, EFFICIENCIES)
+    with terminal.progress(ROUNDS) as begin:
+        yield values, found
+        for number in range(ROUNDS):
+            begin(f"fit {number + 1}")
+            values = fit.fit(rows(found), values)
+            found = traced(problems, values)
+            yield values, found
 
 
 def fit_all(families: list[str], out: str) -> list[dict]:
     """Fit the efficiencies to records, and write the best ones found. Return the losses before and after each fit."""
     problems = {(family, n): (problem_of(line), line) for family in families for n, line in enumerate(lines(family))}
-    values, found, losses = EFFICIENCIES, {}, []
-    with terminal.progress(ROUNDS + 1) as begin:
-        for number in range(ROUNDS + 1):
-            begin(f"fit {number}" if number else "loss before")
-            values = fit.fit(rows(found), values) if number else values
-            found = traced(problems, values)
-            losses.append((report(f"after fit {number}" if number else "before", problems, found), values))
-    _, best = min(losses, key=lambda pair: np.mean([row["mean"] for row in pair[0]]))
+    held_out = {key: each for key, each in problems.items() if zlib.crc32(each[1]["name"].encode()) % HOLD_OUT == 0}
+    *_, (seen, _) = fits({key: each for key, each in problems.items() if key not in held_out})
+    losses = report("held out, before", held_out, traced(held_out, EFFICIENCIES))
+    losses += report("held out, after fits to the others", held_out, traced(held_out, seen))
+    found = [
+        (report(f"after fit {number}" if number else "before", problems, costs), values)
+        for number, (values, costs) in enumerate(fits(problems))
+    ]
+    _, best = min(found, key=lambda pair: np.mean([row["mean"] for row in pair[0]]))
     files.write(out, json.dumps(best, indent=1) + "\n")
-    return [row for rows_of_step, _ in losses for row in rows_of_step]
+    return [*losses, *(row for rows, _ in found for row in rows)]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -185,6 +200,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("--measure", metavar="FAMILY", help="measure the record of this CPU, whose machine file is FAMILY")
+    command.add_dtype(parser, ["f32"])
     add("--fit", type=files.argument, metavar="FILE", help="fit the efficiencies to the records, and write them to FILE")
     add("--families", type=command.words_of(ISA), default=list(ISA), metavar="FAMILY,...",
         help="records to fit to (default: all)")  # fmt: skip
@@ -192,7 +208,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     with command.printing(options.json) as write_json:
         if options.measure:
-            measure(options.measure)
+            measure(options.measure, options.dtype)
         if options.fit:
             write_json(fit_all(options.families, options.fit))
     return 0

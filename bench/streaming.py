@@ -7,20 +7,18 @@ The table has for each layer and layout:
 * per frame: the time per frame of a stream in chunks of 64 frames, relative to a call on the whole of the same operator;
 * auto: the same relative to a call on the whole with ``algorithm="auto"``.
 
-Each time is the least of several rounds, in which the calls take turns.
+Each time is the least of the medians of several rounds, in which the calls take turns.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 import convt
 
-from . import command
+from . import command, tables, timing
 
 # name -> (channels in, channels out, groups, kernel, stride)
 LAYERS = {
@@ -29,22 +27,7 @@ LAYERS = {
     "vocos istft": (1026, 1, 1, 1024, 256), "small": (16, 8, 1, 4, 2),
 }  # fmt: skip
 WHOLE, CHUNK = 1024, 64
-
-
-def seconds(calls: list[Callable[[], Any]], rounds: int, least: float = 2e-3) -> list[float]:
-    """Return the least time of each call, in turns. A round repeats a call for at least ``least`` seconds."""
-    best, counts = [float("inf")] * len(calls), []
-    for call in calls:
-        start = time.perf_counter()
-        call()
-        counts.append(max(1, int(least / (time.perf_counter() - start + 1e-9))))
-    for _ in range(rounds):
-        for n, (call, count) in enumerate(zip(calls, counts, strict=True)):
-            start = time.perf_counter()
-            for _ in range(count):
-                call()
-            best[n] = min(best[n], (time.perf_counter() - start) / count)
-    return best
+TURN = 2e-3  # seconds of a call in a round
 
 
 def row(layer: tuple[int, ...], data_format: str, rounds: int) -> list[float]:
@@ -62,12 +45,13 @@ def row(layer: tuple[int, ...], data_format: str, rounds: int) -> list[float]:
             stream(chunk)
         step = stream._alike[chunk.shape]
         joined = np.zeros(shape(step.problem.in_sizes[0]), np.float32)
-        both = seconds([lambda: stream(chunk), lambda: step(joined)], rounds)  # noqa: B023
+        both = timing.in_turns([lambda: stream(chunk), lambda: step(joined)], rounds * TURN, rounds)  # noqa: B023
         found.append((both[0] - both[1]) * 1e6)
     whole = rng.standard_normal(shape(WHOLE), np.float32)
     chunks = [np.ascontiguousarray(each) for each in np.split(whole, WHOLE // CHUNK, place)]
     stream = op.stream(trim="right")
-    times = seconds([lambda: [stream(each) for each in chunks], lambda: op(whole), lambda: auto(whole)], rounds)
+    calls = lambda: [stream(each) for each in chunks], lambda: op(whole), lambda: auto(whole)
+    times = timing.in_turns(calls, rounds * TURN, rounds)
     return [*found, times[0] / times[1], times[0] / times[2]]
 
 
@@ -75,8 +59,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser = command.parser("streaming", __doc__, "", "--rounds 5")
     parser.add_argument("--rounds", type=command.integer, default=15, metavar="N", help="turns of each call (default: 15)")
     rounds = parser.parse_args(arguments).rounds
-    print(f"threads {convt.get_num_threads()}\n\n| layer | layout | over 1 | over 8 | per frame | auto |")
-    print("|---|---|---|---|---|---|")
+    print(f"threads {convt.get_num_threads()}\n")
+    print("\n".join(tables.markdown(("layer", "layout", "over 1", "over 8", "per frame", "auto"), ())))
     for name, layer in LAYERS.items():
         for data_format in ("NXC", "NCX"):
             one, eight, frame, auto = row(layer, data_format, rounds)

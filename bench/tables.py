@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from statistics import geometric_mean
 
 from . import peers
@@ -55,6 +55,11 @@ class Lines:
         """Print a line."""
         shown = [f"{cells[n]:{self._columns[n][1]}{self._columns[n][0]}}" for n in self._kept]
         print("  ".join(shown).rstrip(), flush=True)
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    return [f"| {' | '.join(map(str, cells))} |" for cells in (head, ["---"] * len(head), *rows)]
 
 
 def _share(part: float, whole: float | None) -> str:

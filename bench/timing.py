@@ -2,12 +2,48 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from statistics import median
 from typing import Any
 
 import numpy as np
+
+
+def durations(
+    run: Callable[[], Any], seconds: float, least: int = 1, before: Callable[[], Any] = lambda: None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[float]:  # fmt: skip
+    """Time calls for ``seconds``, at least ``least`` calls. ``before`` is called before each and is not timed."""
+    found: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(found) < least or time.perf_counter() < end:
+        before()
+        start = clock()
+        run()
+        found.append(clock() - start)
+    return found
+
+
+def in_turns(
+    calls: Sequence[Callable[[], Any]], seconds: float, turns: int, of: Callable = median, least: int = 1, pause: float = 0.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[float]:  # fmt: skip
+    """Time calls in turns, of ``seconds`` for each call in all. Return the least of each call's turns, in seconds.
+
+    ``of`` makes a turn's time of its durations. There are ``pause`` seconds before each turn. A call that is four times as long
+    as all its turns together has one turn.
+    """
+    found = [math.inf] * len(calls)
+    for turn in range(turns):
+        for n, call in enumerate(calls):
+            if turn and found[n] > 4 * seconds:
+                continue
+            time.sleep(pause)
+            found[n] = min(found[n], of(durations(call, seconds / turns, least, clock=clock)))
+    return found
 
 
 def sample(run: Callable[[], Any], seconds: float, before: Callable[[], Any] = lambda: None) -> tuple[list[float], Any]:
@@ -22,14 +58,7 @@ def sample(run: Callable[[], Any], seconds: float, before: Callable[[], Any] = l
         result = run()
         return [time.perf_counter() - start], result
     run()
-    durations = []
-    end = time.perf_counter() + seconds
-    while not durations or time.perf_counter() < end:
-        before()
-        start = time.perf_counter()
-        run()
-        durations.append(time.perf_counter() - start)
-    return durations, run()
+    return durations(run, seconds, before=before), run()
 
 
 class EmptyCaches:

@@ -10,6 +10,7 @@ import numpy as np
 
 import convt
 
+from ..problem import DTYPES as NUMPY_DTYPES
 from ..problem import PRECISIONS as PRECISIONS  # convt offers all precisions
 from ..problem import Problem, as_nxc, empty, in_layout
 from . import Ready, Unsupported
@@ -34,6 +35,14 @@ def keywords(problem: Problem) -> dict:
         "data_format": problem.layout,
         "precision": problem.precision,
     }
+
+
+def canonical(problem: Problem):
+    """Return the problem that convt's planner gets. No weights are made."""
+    layer = problem.layer
+    filter = np.broadcast_to(np.zeros((), NUMPY_DTYPES[problem.dtype]), layer.filter_shape)
+    attributes = convt.ConvTranspose._borrowing(filter, None, **keywords(problem), backend="native")._attributes
+    return attributes.problem(attributes.user_shape(layer.data_shape))
 
 
 def prepare(problem: Problem, threads: int) -> Ready:

@@ -1,7 +1,7 @@
 """Efficiencies: the costs of the counts in units of cost, equal on all machines.
 
 The comment of an entry names what costs so much. costs.NAMES gives the unit of cost of each count: a vector operation, a kernel
-call, a byte from a cache, and so on. `python -m bench.calibrate` fits these numbers to measured times.
+call, a byte from a cache, and so on. `python -m bench.recorded` fits these numbers to measured times.
 """
 
 EFFICIENCIES = {

@@ -1,11 +1,8 @@
 """benchdnn's words: descriptors, batch files, and the one that ships."""
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[2]))
 
 from bench import batch, descriptor, layers
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[2]))
-
 from bench import checkouts, layers, peers, planning
 from bench.planning_worker import CPUS, Planning
 
@@ -89,9 +87,13 @@ def test_another_checkout_is_measured_beside_this_one(tmp_path, capsys, monkeypa
     assert checkouts.main([str(ROOT), *arguments]) == 0
     out = capsys.readouterr().out
     assert out.count("native") == 8 and "f32 NXC: geometric mean" in out and "  below 9: " in out
-    with pytest.raises(SystemExit):
-        checkouts.main([str(tmp_path)])
-    assert "has no folder convt" in capsys.readouterr().err
+    for wrong, says in (
+        ([tmp_path], "has no folder convt"),
+        ([ROOT, "--names", "wide,wid"], "unknown layer 'wid'; did you mean"),
+    ):
+        with pytest.raises(SystemExit):
+            checkouts.main(list(map(str, wrong)))
+        assert says in capsys.readouterr().err
 
 
 def test_the_convt_of_a_checkout_is_the_one_that_is_loaded(tmp_path, monkeypatch):

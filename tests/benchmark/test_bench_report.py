@@ -5,12 +5,9 @@ import re
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[2]))
 
 from bench import __main__ as cli
 from bench import compare, layers, machine, page, palette, peers, picture, plots, tables

@@ -2,14 +2,10 @@
 thread that runs each task."""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from cases import ISAS, pretend, using_isa
-
-sys.path.append(str(Path(__file__).parents[2]))
 
 import convt
 from bench import cores, layers

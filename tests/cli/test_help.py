@@ -12,7 +12,7 @@ from bench.record import FORMAT
 
 COMMANDS = [
     "convt", "convt info", "convt plan", "convt tune", "convt calibrate", "convt bench", "convt.onnxruntime", "bench",
-    "bench compare", "bench.beside", "bench.calibrate", "bench.checkouts", "bench.checksums", "bench.cores", "bench.crosscheck",
+    "bench compare", "bench.beside", "bench.checkouts", "bench.checksums", "bench.cores", "bench.crosscheck",
     "bench.errors", "bench.jax_door", "bench.models", "bench.picture", "bench.planning", "bench.recorded", "bench.scaling",
     "bench.streaming",
 ]  # fmt: skip
