@@ -5,6 +5,7 @@ The examples have one dimension: x = [1, 2, 3] and w = [1, 10, 100], so each dig
 All numbers are small integers, so results are exact and compared exactly.
 """
 
+import cases
 import ml_dtypes
 import numpy as np
 import pytest
@@ -211,14 +212,6 @@ def window(dialect, size, k, s, d, op, begin, end, auto_pad, output_shape):
         return None
 
 
-def scatter(x, w, s, d):
-    full = [0] * max(s * (len(x) - 1) + (len(w) - 1) * d + 1, 0)
-    for i, a in enumerate(x):
-        for t, b in enumerate(w):
-            full[i * s + t * d] += a * b
-    return full
-
-
 AXIS = {
     "size": st.integers(1, 6), "k": st.integers(1, 5), "s": st.integers(1, 4), "d": st.integers(1, 3), "op": st.integers(0, 4),
     "begin": st.integers(0, 5), "end": st.integers(0, 5),
@@ -248,8 +241,9 @@ def test_against_the_formulas(dialect, axis):
             line(dialect, x, w, **attributes)
         return
     begin, out = expected
-    full = scatter(x, w, axis["s"], axis["d"])
-    assert line(dialect, x, w, **attributes) == [full[i] if 0 <= i < len(full) else 0 for i in range(begin, begin + out)]
+    arrays = np.reshape(x, (1, -1, 1, 1)) * 1.0, np.reshape(w, (1, 1, 1, -1)) * 1.0
+    full = cases.scatter(*arrays, (axis["s"],), (axis["d"],))
+    assert line(dialect, x, w, **attributes) == cases.window(full, [begin], [out]).ravel().tolist()
     if dialect == "core":
         nat = axis["s"] * (axis["size"] - 1) + (axis["k"] - 1) * axis["d"] + 1
         resolved = convt.resolve((axis["size"],), (axis["k"],), **attributes)

@@ -245,12 +245,6 @@ def test_the_environment_sets_the_limit(text, want):
     assert child(script, CONVT_PACKED_LIMIT=text)[:2] == (0, want + "\n")
 
 
-@pytest.mark.parametrize("text", ["many", "-1", "nan"])
-def test_an_environment_that_is_wrong_is_an_error(text):
-    code, _, errors = child("import convt", CONVT_PACKED_LIMIT=text)
-    assert code and f"CONVT_PACKED_LIMIT: got {text!r}, wanted a number >= 0" in errors
-
-
 # ---------------------------------------------------------------- models
 
 _DECODER = """
@@ -331,7 +325,7 @@ def test_a_decoder_that_meets_images_of_many_sizes(script):
 
 
 def test_small_filters_keep_the_forms_of_several_shapes():
-    op = operator_of_small_filter()
+    op = convt.ConvTranspose(np.ones((6, 4, 3, 3), np.float32), strides=2, data_format="NCX", filter_format="IOX")
     shapes = [(1, 6, 5, 7), (2, 6, 9, 4), (1, 6, 16, 16), (3, 6, 1, 1)]
     for shape in shapes:
         op(np.ones(shape, np.float32))
@@ -340,7 +334,3 @@ def test_small_filters_keep_the_forms_of_several_shapes():
         op(np.ones(shape, np.float32))
     assert [id(form.weights()) for form in kept_forms(op)] == kept and len(kept) > 1
     assert op.plan(shapes[0]).packed_limit == keep.LEAST_PACKED
-
-
-def operator_of_small_filter():
-    return convt.ConvTranspose(np.ones((6, 4, 3, 3), np.float32), strides=2, data_format="NCX", filter_format="IOX")

@@ -242,23 +242,6 @@ def test_the_compiled_code_is_named_by_kernels_and_loops(monkeypatch, tmp_path):
     assert first != identity(objects)
 
 
-def test_a_file_is_written_whole_or_not_at_all(measured, tmp_path, monkeypatch):
-    path = tmp_path / "tuning.json"
-    tuned()
-    tuning.save(path)
-    before = path.read_bytes()
-
-    def fails(*arguments):
-        raise OSError("no space")
-
-    monkeypatch.setattr(os, "replace", fails)
-    with pytest.raises(OSError, match="no space"):
-        tuning.save(path)
-    assert path.read_bytes() == before and os.listdir(tmp_path) == ["tuning.json"]
-    with pytest.raises(OSError):
-        tuning.save(tmp_path / "nowhere" / "tuning.json")
-
-
 def test_what_can_not_be_had_here_is_measured_anew(measured, monkeypatch):
     tuned()
     (key,) = tuning._results
@@ -349,17 +332,22 @@ def test_pytorch_takes_what_was_measured():
             assert found.plan(x.shape).algorithm == name
 
 
-def test_onnx_runtime_takes_what_was_measured():
+def onnx_model():
+    """Return a model of a ConvTranspose, "up", and its weights. Skip the test without the packages."""
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
-    import convt.onnxruntime
+    import convt.onnxruntime  # noqa: F401
 
     weights = np.random.default_rng(0).standard_normal((8, 16, 4, 4), np.float32)
-    x = np.random.default_rng(1).standard_normal((1, 8, 24, 24), np.float32)
     node = onnx.helper.make_node("ConvTranspose", ["X", "W"], ["Y"], name="up", strides=[2, 2])
     X, Y = (onnx.helper.make_tensor_value_info(name, 1, None) for name in "XY")
     graph = onnx.helper.make_graph([node], "g", [X], [Y], [onnx.numpy_helper.from_array(weights, "W")])
-    model = onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    return onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 17)]), weights
+
+
+def test_onnx_runtime_takes_what_was_measured():
+    model, weights = onnx_model()
+    x = np.random.default_rng(1).standard_normal((1, 8, 24, 24), np.float32)
     op = convt.ConvTranspose(weights, strides=2, data_format="NCX", filter_format="IOX")
     problem, want = op._attributes.problem(x.shape), op(x)
     for name in choose.permitted(problem, "auto"):
@@ -370,16 +358,7 @@ def test_onnx_runtime_takes_what_was_measured():
 
 
 def test_a_session_of_onnx_runtime_tunes(measured):
-    onnx = pytest.importorskip("onnx")
-    pytest.importorskip("onnxruntime")
-    import convt.onnxruntime
-
-    weights = np.random.default_rng(0).standard_normal((8, 16, 4, 4), np.float32)
-    node = onnx.helper.make_node("ConvTranspose", ["X", "W"], ["Y"], name="up", strides=[2, 2])
-    X, Y = (onnx.helper.make_tensor_value_info(name, 1, None) for name in "XY")
-    graph = onnx.helper.make_graph([node], "g", [X], [Y], [onnx.numpy_helper.from_array(weights, "W")])
-    model = onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 17)])
-    found = []
+    (model, weights), found = onnx_model(), []
     for tune in (True, False):  # the second session uses the entries that the first one measured
         session = convt.onnxruntime.InferenceSession(model, tune=tune)
         for size in (5, 6, 5):
