@@ -10,7 +10,7 @@ class Execution(NamedTuple):
     """The decisions that every plan receives beside its tables."""
 
     has_holes: bool  # some outputs are written by no task, because no tap reaches their phase
-    single_thread: bool  # the work is too small for a second thread
+    single_thread: bool  # the schedule is for one thread
     pinned: bool  # each thread runs the same tasks at every call, because its core's cache may still hold their weights
     alternate: bool  # calls run their tasks alternately forwards and backwards
     non_temporal: int  # bytes to which output rows must be aligned for non-temporal stores; 0 for ordinary stores
@@ -22,16 +22,16 @@ class Execution(NamedTuple):
         return self._replace(non_temporal=0)
 
 
-def decide(problem, here, unit, has_holes, cycles, weight_bytes, outgrows):
+def decide(problem, here, unit, threads, weight_bytes, has_holes=False, outgrows=False):
     """Return the Execution of a schedule, before strides are known (`Execution.for_strides`).
 
-    ``cycles`` and ``weight_bytes`` (packed) are those of the schedule. ``outgrows`` says whether the algorithm expects data and
-    output to exceed the caches.
+    ``threads`` and ``weight_bytes`` (packed) are those of the schedule. ``outgrows`` says whether the algorithm expects data
+    and output to exceed the caches.
     """
     pinned = problem.flops < here.limits.pinned_flops
     return Execution(
         has_holes=has_holes,
-        single_thread=cycles < here.limits.single_thread_cycles,
+        single_thread=threads == 1,
         pinned=pinned,
         alternate=pinned and weight_bytes > here.limits.far,
         non_temporal=store_bytes(unit) if outgrows else 0,

@@ -125,11 +125,6 @@ def split_bytes(problem):
     return uncached_fraction(bytes, _KEPT_OUTPUT) * bytes if splits_lines(problem) else 0.0
 
 
-def thread_count(cycles, available, here=None):
-    """Return the number of threads for a call of so many cycles: 1, or all that are ``available``."""
-    return 1 if cycles < (here or machine.current()).limits.single_thread_cycles else available
-
-
 def fill_counts(problem, here=None):
     """Return the counts of filling the output beforehand, if there are phases that no tap reaches."""
     axes = zip(problem.kernel, problem.strides, problem.dilations, strict=True)
@@ -179,27 +174,24 @@ def reordering_cycles(problem, here):
     return packing_cycles(filter_bytes(problem, here.info(problem.dtype)), None, here=here)
 
 
-def cycles_with_idle_thread(tasks, here=None):
+def cycles_with_idle_thread(tasks, threads, here):
     """Return the cycles of tasks, pairs (total cycles, number), including an idle thread at the end.
 
-    The result is for two threads, because the choice of an algorithm must not depend on the number of threads.
+    ``threads`` is that of the schedule. If it is not 1, the result is for two threads, because the choice of an algorithm must
+    not depend on the number of threads.
     """
-    if not has_few_tasks(tasks, here):
-        return sum(work for work, _ in tasks)
-    return 2 * makespan(sorted(((work / count, count) for work, count in tasks if count), reverse=True), 2)
+    if threads == 1 or not has_few_tasks(tasks, here):
+        return sum([work for work, _ in tasks])
+    return 2 * makespan(sorted([(work / count, count) for work, count in tasks if count], reverse=True), 2)
 
 
-def cycles_of_equal_tasks(cycles, tasks, threads):
-    """Return `cycles_with_idle_thread` of ``tasks`` equal tasks, ``cycles`` in total; ``threads`` is that of the schedule."""
-    if threads == 1 or tasks == 0 or tasks > BALANCED_TASKS:
-        return cycles
-    return cycles * (2 * -(-tasks // 2) / tasks)
+def has_few_tasks(tasks, here):
+    """Check whether tasks, pairs (total cycles, number), are so few that threads wait for the last one.
 
-
-def has_few_tasks(tasks, here=None):
-    """Check whether tasks, pairs (total cycles, number), are so few that threads wait for the last one."""
-    cycles, count = (sum(column) for column in zip(*tasks, strict=True)) if tasks else (0, 0)
-    return count <= BALANCED_TASKS and cycles >= (here or machine.current()).limits.single_thread_cycles
+    Tasks that are too little work for a second thread are not, because they run on one.
+    """
+    cycles, count = [sum(column) for column in zip(*tasks, strict=True)] if tasks else (0, 0)
+    return count <= BALANCED_TASKS and cycles >= here.limits.single_thread_cycles
 
 
 def makespan(tasks, threads):

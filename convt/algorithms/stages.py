@@ -11,7 +11,7 @@ on a machine. You can print it, compare it, and bind it again. It has at least t
 
 * ``problem``: the problem, in canonical form;
 * ``unit``: the name of the unit that multiplies;
-* ``threads``: the number of threads that its tasks are divided for; 1 if the work is too small for two;
+* ``threads``: the number of threads that its tasks are divided for;
 * ``form``: a hashable value that names the layout of the packed weights. One packed filter serves every schedule of its form.
 """
 
@@ -112,8 +112,16 @@ def resized(problem, batch, sizes):
 
 @remembered(512)
 def cached_schedule(stages, problem, here, unit="vectors", threads=SHARED, finite=True):
-    """Return the schedule of a problem from a cache."""
-    return stages.schedule(problem, here, unit, threads, finite)
+    """Return `schedule_of` a problem from a cache."""
+    return schedule_of(stages, problem, here, unit, threads, finite)
+
+
+def schedule_of(stages, problem, here, unit, threads, finite):
+    """Return the schedule of a problem for some threads, or for one if the work is too small for a second one."""
+    found = stages.schedule(problem, here, unit, threads, finite)
+    if threads > 1 and found is not None and stages.cost(found, here) < here.limits.single_thread_cycles:
+        return stages.schedule(problem, here, unit, 1, finite)
+    return found
 
 
 def cost(stages, problem, unit="vectors"):

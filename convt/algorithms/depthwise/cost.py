@@ -26,7 +26,7 @@ def cost(schedule, here):
         cycles += here.profile["planes"].cycles({
             "move": rows * (pixels * p.groups * p.ci + p.out_sizes[-1] * p.groups * p.co) / info.vl,
         })  # fmt: skip
-    total = common.cycles_of_equal_tasks(cycles, tasks, schedule.threads) + prices.cycles(fill)
+    total = common.cycles_with_idle_thread([(cycles, tasks)], schedule.threads, here) + prices.cycles(fill)
     return costs.overlapped(total, prices.cycles(memory))
 
 

@@ -10,10 +10,8 @@ from typing import NamedTuple
 from ... import _core
 from ..._base.problem import ITEMSIZE, Problem
 from ..._run import execution
-from ..._run.execution import Execution
 from ..._run.workspace import Workspace, book
 from .. import common, phases
-from .cost import cost
 from .kinds import LEAST_FILL, REGISTER_TERMS, kind_of
 from .loops import SCRATCH_ROWS
 
@@ -75,7 +73,7 @@ class Schedule(NamedTuple):
     task: Task
     reads: Reads
     stores: Stores
-    execution: Execution
+    execution: execution.Execution
     workspace: Workspace
 
 
@@ -88,18 +86,10 @@ def schedule(problem, here, unit, threads, finite):
     info = here.info(problem.dtype)
     if kind is None or (info.s_size < info.t_size and kind.reads != "as they are"):  # `widens` is true
         return None
-    found, limit = _schedule(problem, here, kind, unit, threads), here.limits.single_thread_cycles
-    if threads > 1 and problem.flops < 64 * limit and cost(found, here) < limit:  # too little work for a second thread
-        return _schedule(problem, here, kind, unit, 1)
-    return found
-
-
-def _schedule(problem, here, kind, unit, threads):
-    """Return the `Schedule` of a problem for a number of threads."""
     ci, co, out, first = problem.ci, problem.co, problem.out_sizes[-1], problem.begin[-1]
     s, k, d, size = problem.strides[-1], problem.kernel[-1], problem.dilations[-1], problem.in_sizes[-1]
     width, groups_per_vector, _, reads, _ = kind
-    info, limits, channels = here.info(problem.dtype), here.limits, problem.groups * co
+    channels = problem.groups * co
     is_16_bit = info.s_size < info.t_size
     row_taps = math.prod([common.most_taps_of_output(problem, ax) for ax in range(problem.rank - 1)])
     hole = phases.hole_count(k, s, d, first, out) > 0
@@ -124,12 +114,10 @@ def _schedule(problem, here, kind, unit, threads):
     pitch = task.lane_block // co * ci if groups_per_vector else task.lanes if width > 1 else info.padded(task.lane_block)
     reads = Reads(
         "gathered" if is_16_bit else reads, is_16_bit, skips_outside, step, stores.in_registers and joins_ends,
-        not is_16_bit and execution.data_bytes(problem) > limits.far, max_off, min(task.block + max_off + 1, max(1, size)),
+        not is_16_bit and execution.data_bytes(problem) > here.limits.far, max_off, min(task.block + max_off + 1, max(1, size)),
         pitch,
     )  # fmt: skip
-    pinned = problem.flops < limits.pinned_flops
-    alternate = pinned and packed_bytes(problem, kind, info) > limits.far
-    how = Execution(hole, threads == 1, pinned, alternate, 0)
+    how = execution.decide(problem, here, info, threads, packed_bytes(problem, kind, info), hole)
     space = _workspace(problem, kind[:3], task, reads, stores, info)
     return Schedule(problem, unit, threads, kind[:3], task, reads, stores, how, space)
 

@@ -35,13 +35,11 @@ def cost(schedule, here):
     """Return the cycles of all threads together: of the tasks and, if tasks are few, of threads that idle at the end."""
     problem, unit = schedule.problem, here.info(schedule.problem.dtype, schedule.unit)
     memory, serial = memory_cycles(problem, unit, here)
-    cycles, most = serial, 0
-    for c in schedule.classes:
-        cycles += c.cycles * c.count
-        most += c.most_tasks * c.count
-    if most > common.BALANCED_TASKS or cycles < here.limits.single_thread_cycles:
-        return overlapped(cycles, memory)
-    return overlapped(serial + SHARED * common.makespan(tasks(schedule.classes, problem.groups), SHARED), memory)
+    most = [(c.cycles * c.count, c.most_tasks * c.count) for c in schedule.classes]
+    cycles = sum([work for work, _ in most])
+    if schedule.threads > 1 and common.has_few_tasks(most, here):
+        cycles = SHARED * common.makespan(tasks(schedule.classes, problem.groups), SHARED)
+    return overlapped(serial + cycles, memory)
 
 
 def tasks(classes, groups):

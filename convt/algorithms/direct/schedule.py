@@ -89,8 +89,6 @@ def schedule(problem, here, unit, threads, finite=True):
     if info is None:
         return None
     way, limits = choose(problem, here, unit, finite), here.limits
-    if way.cycles < limits.single_thread_cycles:
-        threads = 1
     _, classes = cut(problem, info, here, way.shapes, way.cycles, threads)
     axes = phases.axes_of(problem)
     hole = any([axis.has_hole() for axis in axes])
@@ -99,7 +97,7 @@ def schedule(problem, here, unit, threads, finite=True):
     on_the_fly = execution.packs_on_the_fly(here, bytes, cost.repacked_bytes(problem, classes, info))
     return Schedule(
         problem, unit, threads, (packed_merge(problem, info, way.merge),), way.merge, way.split, classes,
-        execution.decide(problem, here, info, hole, way.cycles, bytes, outgrows),
+        execution.decide(problem, here, info, threads, bytes, hole, outgrows),
         not info.matrix, limits.near_weights, limits.far, not limits.ordinary_stores,
         limits.same_set, bytes, packing_bytes(info) if on_the_fly else 0, book(problem, classes, info),
     )  # fmt: skip
@@ -158,7 +156,8 @@ def choose(problem, here, unit, finite):
                 break
         else:
             if common.has_few_tasks(tasks, here):
-                cycles = common.cycles_with_idle_thread(tasks, here) + serial  # a lower bound, which avoids most calls of `cut`
+                # a lower bound, which avoids most calls of `cut`
+                cycles = common.cycles_with_idle_thread(tasks, SHARED, here) + serial
                 if best is None or cycles < best.cycles:
                     cycles = SHARED * cut(problem, info, here, shapes, cycles, SHARED)[0] + serial
             cycles = overlapped(cycles, memory)

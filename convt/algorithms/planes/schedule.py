@@ -10,7 +10,7 @@ from ..._run import execution
 from ..._run.workspace import book
 from .. import common
 from ..caches import remembered
-from ..stages import SHARED, class_representative
+from ..stages import SHARED, class_representative, schedule_of
 from . import cost
 from .blocks import Schedule, blocks
 
@@ -117,7 +117,7 @@ def _schedule_of_cut(stages, wide, problem, cut, here, unit, threads, finite):
     # Each thread computes blocks of its own if that keeps threads busier than sharing one block after the other.
     rounds = -(-cut.total // threads)
     parallel_blocks = threads > 1 and cut.total >= _SHARED_WORK[threads > _SHARERS] * rounds * threads
-    inner = stages.schedule(cut.problem, here, unit, 1 if parallel_blocks else threads, finite)
+    inner = schedule_of(stages, cut.problem, here, unit, 1 if parallel_blocks else threads, finite)
     if inner is None:
         return None
     if not parallel_blocks and threads > 1 and cut.total > 1 and inner.threads == 1:  # a block is too little work to share

@@ -1,7 +1,6 @@
 """The packing and bind stages of rows: the recipe of the weights, and the plan of a schedule for arrays with given strides."""
 
 from ..._model import machine
-from ..._run import execution
 from .loops import RowsPlan, RowsRecipe
 from .schedule import channel_blocks, phase_blocks
 
@@ -16,5 +15,4 @@ def recipe(attributes, filter, bias, form, unit):
 
 def bind(schedule, in_strides, out_strides, recipe):
     """Return the plan of a schedule. Strides are in bytes."""
-    how = execution.Execution(False, schedule.threads == 1, schedule.pinned, schedule.alternate, 0)
-    return RowsPlan(schedule, recipe, in_strides, out_strides, how)
+    return RowsPlan(schedule, recipe, in_strides, out_strides)

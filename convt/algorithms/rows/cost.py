@@ -35,7 +35,7 @@ def cost(schedule, here):
     })  # fmt: skip
     memory = common.plane_counts(p, schedule.stream, here)
     tasks = blocks * p.groups * -(-rows // schedule.rows)
-    return costs.overlapped(common.cycles_of_equal_tasks(total, tasks, schedule.threads), part.cycles(memory))
+    return costs.overlapped(common.cycles_with_idle_thread([(total, tasks)], schedule.threads, here), part.cycles(memory))
 
 
 def _step(height, vectors, accumulators):

@@ -159,9 +159,9 @@ cdef class RowsPlan(RowPlan):
     cdef bint stream         # non-temporal stores
     cdef bint in_place       # rows of a single in-channel are read in place if they contain all pixels of the task
 
-    def __init__(self, schedule, RowsRecipe recipe, in_strides, out_strides, execution):
+    def __init__(self, schedule, RowsRecipe recipe, in_strides, out_strides):
         problem, phases = schedule.problem, schedule.phases
-        self.open_plan(problem, recipe.k, in_strides, out_strides, execution)
+        self.open_plan(problem, recipe.k, in_strides, out_strides, schedule.execution)
         self.open_rows(problem)
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1, n, d = problem.dilations[x]

@@ -12,7 +12,7 @@ from ..._base.problem import ITEMSIZE, Problem
 from ..._run import execution, workspace
 from .. import common
 from ..caches import remembered
-from .cost import cost, interleaving
+from .cost import interleaving
 from .loops import MOST_PHASES
 
 LIMIT = "NCX data with a tap in each phase of the last axis"
@@ -54,8 +54,7 @@ class Schedule(NamedTuple):
     # memory
     pitch: int  # elements between packed input rows
     stream: bool  # non-temporal stores write the outputs
-    pinned: bool  # threads run the same tasks at every call
-    alternate: bool  # calls run the tasks alternately forwards and backwards
+    execution: execution.Execution
     workspace: workspace.Workspace
 
 
@@ -97,15 +96,8 @@ def schedule(problem, here, unit, threads, finite):
     """
     if not finite or not takes(problem):
         return None
-    found, limit = _schedule(problem, here, unit, threads), here.limits.single_thread_cycles
-    if threads > 1 and problem.flops < 64 * limit and cost(found, here) < limit:  # too little work for a second thread
-        return _schedule(problem, here, unit, 1)
-    return found
-
-
-def _schedule(problem, here, unit, threads):
     dtype, batch, groups, ci, co, _, kernel, strides, dilations, begin, out_sizes = problem[:11]
-    info, item, limits = here.info(dtype), ITEMSIZE[dtype], here.limits
+    info, item = here.info(dtype), ITEMSIZE[dtype]
     vl, t_size, most = info.vl, info.t_size, info.mr[2]
     s, k, d, out, rank = strides[-1], kernel[-1], dilations[-1], out_sizes[-1], len(kernel)
     phases = phase_blocks(k, s, d, most)
@@ -135,11 +127,11 @@ def _schedule(problem, here, unit, threads):
     pixels = info.padded(block)
     pitch = info.padded(pixels + d * (k - 1) // s)
     pitch += vl if pitch // vl % 2 == 0 else 0
-    pinned = problem.flops < limits.pinned_flops
+    weight_bytes = math.prod(kernel) * groups * ci * co * t_size
     return Schedule(
         problem, unit, threads, (), phases, parts, js, j0, block, blocks, task_rows, row_taps, pitch,
-        execution.outgrows(problem, limits.non_temporal), pinned,
-        pinned and math.prod(kernel) * groups * ci * co * t_size > limits.far,
+        execution.outgrows(problem, here.limits.non_temporal),
+        execution.decide(problem, here, info, threads, weight_bytes),
         workspace.book(
             kept=16 * (row_taps + 1),  # the input rows in "inputs"
             taps=16 * (row_taps + 1),  # the offset and the tap of each input row

@@ -35,8 +35,7 @@ def cost(schedule, here):
         for kind in rows.kinds:
             cycles = cycles + images * kind[1] * prices.cycles(count(schedule, kind, rows, unit, here))
         tasks = math.inf if schedule.joined else images * schedule.tasks
-    if schedule.threads > 1 and 0 < tasks <= common.BALANCED_TASKS and cycles >= here.limits.single_thread_cycles:
-        cycles = cycles * (-(-tasks // 2) * 2 / tasks)  # for two threads, because the choice must not depend on threads
+    cycles = common.cycles_with_idle_thread([(cycles, tasks)], schedule.threads, here)
     memory = common.plane_counts(problem, False, here) if problem.planar else common.memory_counts(problem, here=here)
     return costs.overlapped(cycles, prices.cycles(memory))
 

@@ -89,11 +89,10 @@ def schedule(problem, here, unit, threads, finite):
             best, found = cycles, candidate
     if found is None:
         return None
-    threads = common.thread_count(best, threads, here)
     if threads != stages.SHARED:
         found = _schedule_layout(found.form[0], problem, here, info, rows, threads)
     weights = problem.groups * math.prod(problem.kernel) * info.filled(problem.ci) * problem.co * info.e_size
-    return found._replace(execution=decide(problem, here, info, False, best, weights, False))
+    return found._replace(execution=decide(problem, here, info, threads, weights))
 
 
 def _layouts(problem, info):

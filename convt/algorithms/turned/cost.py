@@ -18,10 +18,8 @@ def cost(schedule, here):
     tasks = []
     for c in schedule.classes:
         count = p.groups * c.blocks * c.tile_blocks
-        tasks.append((part.cycles(_counts(p, c, info, far)), count))
-    total, count = sum([each * n for each, n in tasks]), sum([n for _, n in tasks])
-    if schedule.threads > 1 and count <= common.BALANCED_TASKS:  # so few tasks that threads wait for the last one
-        total = 2 * common.makespan(sorted(tasks, reverse=True), 2)
+        tasks.append((count * part.cycles(_counts(p, c, info, far)), count))
+    total = common.cycles_with_idle_thread(tasks, schedule.threads, here)
     memory, fill = _memory_counts(schedule, here)
     return costs.overlapped(total + part.cycles(fill), part.cycles(memory))
 

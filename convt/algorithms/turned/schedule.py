@@ -96,9 +96,6 @@ def schedule(problem, here, unit, threads, finite=True):
         return None
     reached = [[(n, run) for n, run in enumerate(runs) if run.group >= 0] for runs in axes]
     combos, hole = list(itertools.product(*reached)), sum(map(len, axes)) > sum(map(len, reached))
-    cycles = _work(flat, combos) / (2 * info.vl)
-    if cycles < here.limits.single_thread_cycles:
-        threads = 1
     least_tasks = _THREAD_TASKS * threads / (problem.groups * max(1, len(combos)))
     classes = [_class(flat, combo, info, here, least_tasks) for combo in combos]
     if len(classes) > 1:
@@ -112,18 +109,12 @@ def schedule(problem, here, unit, threads, finite=True):
         form=(),
         flat=flat is not problem,
         classes=tuple(classes),
-        execution=execution.decide(problem, here, info, hole, cycles, weights, False),
+        execution=execution.decide(problem, here, info, threads, weights, hole),
         stream=stream,
         prefetch_outputs=not stream and execution.outgrows(problem, here.l2),
         far=weights > here.limits.far,
         workspace=_workspace(problem, classes, info),
     )
-
-
-def _work(problem, combos):
-    """Return the number of multiply-adds, about."""
-    per_pixel = sum(math.prod([run.count * len(run.first_in) * len(run.first_out) for _, run in combo]) for combo in combos)
-    return problem.batch * problem.groups * problem.ci * problem.co * per_pixel
 
 
 def _class(problem, combo, info, here, least_tasks):

@@ -23,7 +23,6 @@ def cost(schedule, here):
     counts["move"] = 0 if problem.planar else inputs
     counts["task"] = 1
     tasks = problem.groups * schedule.blocks
-    cycles = prices.cycles(counts) * tasks
-    cycles = common.cycles_of_equal_tasks(cycles, tasks, common.thread_count(cycles, schedule.threads, here))
+    cycles = common.cycles_with_idle_thread([(prices.cycles(counts) * tasks, tasks)], schedule.threads, here)
     memory = common.plane_counts(problem, False, here) if problem.planar else common.memory_counts(problem, here=here)
     return costs.overlapped(cycles, prices.cycles(memory))

@@ -12,7 +12,6 @@ from ..._model import costs
 from ..._run import execution
 from ..._run.workspace import Workspace, book
 from .. import common
-from . import cost
 from .loops import FEW_PIXELS
 
 LIMIT = "at most 256 input pixels of all images together, and a kernel of few taps"
@@ -82,12 +81,10 @@ def schedule(problem, here, unit, threads, finite):
         weights=0 if in_place else columns * depth * info.e_size, products=rows * ld * info.t_size,
         sums=outputs * channels * info.s_size,
     )  # fmt: skip
-    found = Schedule(
-        problem, unit, threads, (), in_place, channels, -(-problem.co // channels), depth, ld, most_terms(problem), None, space
-    )
-    cycles = cost.cost(found, here)
-    how = execution.decide(problem, here, info, False, cycles, 0, False)
-    return found._replace(threads=common.thread_count(cycles, threads, here), execution=how)
+    return Schedule(
+        problem, unit, threads, (), in_place, channels, -(-problem.co // channels), depth, ld, most_terms(problem),
+        execution.decide(problem, here, info, threads, 0), space,
+    )  # fmt: skip
 
 
 def least(problem, here, unit="vectors"):

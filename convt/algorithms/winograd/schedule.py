@@ -100,8 +100,6 @@ def schedule(problem, here, unit, threads, finite=True, kinds=SMALL):
     if choice is None:
         return None
     info, limits, merge = here.info(problem.dtype, unit), here.limits, choice.merge
-    if choice.cycles < limits.single_thread_cycles:
-        threads = 1
     plain = _plain_classes(problem, choice.plain, choice.cycles, threads, info, here)
     repacked = direct_cost.repacked_bytes(problem, plain, info)
     _, cuts = _cut_all(choice.fits, direct_cost.tasks(plain, problem.groups), threads)
@@ -126,7 +124,7 @@ def schedule(problem, here, unit, threads, finite=True, kinds=SMALL):
     classes.sort(key=lambda c: -c.cut.cycles)  # large tasks first, so that the last ones balance the threads
     on_the_fly = execution.packs_on_the_fly(here, weight_bytes, repacked)
     outgrows = execution.outgrows(problem, limits.non_temporal)
-    how = execution.decide(problem, here, info, hole, choice.cycles, weight_bytes, outgrows)
+    how = execution.decide(problem, here, info, threads, weight_bytes, hole, outgrows)
     tiles = Tiles(
         not info.matrix, limits.near_weights, limits.far, 0 if limits.ordinary_stores else how.non_temporal,
         direct_schedule.packing_bytes(info) if on_the_fly else 0, direct_schedule.book(problem, plain, info),
@@ -183,7 +181,7 @@ def choose(problem, here, unit, kinds):
     cycles, merge, fits, plain = best
     tasks = sum([min(fit.cuts, key=lambda cut: cut.total).tasks * fit.count for fit in fits])
     tasks += sum([shape.most_tasks * count for _, some in plain for _, count, shape in some])
-    if cycles >= here.limits.single_thread_cycles and tasks <= common.BALANCED_TASKS:
+    if common.has_few_tasks([(cycles, tasks)], here):
         first = direct_cost.tasks(_plain_classes(problem, plain, cycles, SHARED, info, here), problem.groups)
         cycles = SHARED * _cut_all(fits, first, SHARED)[0]
     last = phase_groups(problem.kernel[-1], problem.strides[-1], problem.dilations[-1], merge[-1])
