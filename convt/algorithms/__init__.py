@@ -126,7 +126,7 @@ unit
     The hardware that multiplies: vectors, AMX with three, two or one parts, or dot products (unit.py). In `turned`, a unit is
     also the phases of one channel.
 stage
-    One of the functions of an algorithm: schedule, cost, packing, recipe, bind, least (stages.py).
+    One of the functions of an algorithm: schedule, cost, recipe, bind, least (stages.py).
 schedule
     A frozen record of every decision about a problem on a machine.
 bind, plan

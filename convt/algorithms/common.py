@@ -154,16 +154,15 @@ def filter_bytes(problem, info, columns=0):
     return total * info.padded(columns) / columns if columns else total
 
 
-def packing_cycles(bytes, info, on_the_fly=math.inf, here=None):
+def packing_cycles(bytes, again_bytes, here):
     """Return the cycles to pack ``bytes`` of weights beforehand, including the write-back of fresh panels while they are used.
 
     Weights larger than the memory that is kept between calls go to new memory, which costs more. If tasks pack on the fly,
-    return the cycles to pack ``on_the_fly`` bytes, the repeated packing of all row blocks.
+    return the cycles to pack ``again_bytes`` bytes, the repeated packing of all row blocks.
     """
-    here = here or machine.current()
     prices = here.profile["packing"]
-    if execution.packs_on_the_fly(here, bytes, on_the_fly):
-        return prices["on_the_fly_byte"] * on_the_fly
+    if execution.packs_on_the_fly(here, bytes, again_bytes):
+        return prices["on_the_fly_byte"] * again_bytes
     return prices["packed_byte_new" if bytes > memory.CACHED_WEIGHT_BYTES else "packed_byte"] * bytes
 
 
@@ -171,7 +170,7 @@ def reordering_cycles(problem, here):
     """Return the cycles to reorder a filter whose taps are contiguous, before it is packed (reorder.pyx)."""
     if math.prod(problem.kernel) == 1:
         return 0.0
-    return packing_cycles(filter_bytes(problem, here.info(problem.dtype)), None, here=here)
+    return packing_cycles(filter_bytes(problem, here.info(problem.dtype)), math.inf, here)
 
 
 def cycles_with_idle_thread(tasks, threads, here):

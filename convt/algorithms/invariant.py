@@ -84,7 +84,7 @@ def _recipe(attributes, filter, bias, form, unit):
 
 
 STAGES = order.DIRECT._replace(
-    schedule=_schedule, cost=partial(_of_schedule, "cost"), packing=partial(_of_schedule, "packing"), recipe=_recipe,
-    bind=partial(_of_schedule, "bind"), by_name=True, units=("vectors",),
+    schedule=_schedule, cost=partial(_of_schedule, "cost"), recipe=_recipe, bind=partial(_of_schedule, "bind"), by_name=True,
+    units=("vectors",),
     does="sums in an order that depends on the operator alone; for equal bits at all sizes",
 )  # fmt: skip

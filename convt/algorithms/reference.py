@@ -103,7 +103,6 @@ def run(problem, data, filter, bias, out):
 STAGES = stages.Stages(
     schedule=lambda problem, here, unit, threads, finite: _Schedule(problem, unit),
     cost=lambda schedule, here: math.inf,
-    packing=stages.no_packing,
     recipe=lambda attributes, filter, bias, form, unit: _Recipe(),
     bind=lambda schedule, in_strides, out_strides, recipe: ReferencePlan(schedule.problem),
 )

@@ -42,17 +42,6 @@ def never(problem, here):
     return False
 
 
-def packing(schedule, here):
-    """Return the cycles to pack the weights that the window shows beforehand."""
-    info = here.info(schedule.problem.dtype, schedule.unit)
-    return common.packing_cycles(common.filter_bytes(schedule.problem, info), info, here=here)
-
-
-def no_packing(schedule, here):
-    """Return 0: nothing is packed, or the cost model does not count it."""
-    return 0.0
-
-
 class Stages(NamedTuple):
     """The functions and properties of an algorithm."""
 
@@ -67,8 +56,6 @@ class Stages(NamedTuple):
     # (schedule, in_strides, out_strides, recipe) -> plan. It decides nothing. If strides do not permit a decision of the
     # schedule (a kind of store, a row read in place), the plan uses the next best one, which gives the same bits.
     bind: Callable
-    # (schedule, here) -> cycles to pack the weights of a one-shot call, beforehand or on the fly
-    packing: Callable = packing
     # (problem, here, unit) -> lower bound of the cycles. It is quick to compute, so that hopeless algorithms are not scheduled.
     least: Callable = lambda problem, here, unit: 0.0
     planar: bool = False  # the algorithm computes on planes (NCX) as well as on contiguous channels
@@ -84,6 +71,7 @@ class Stages(NamedTuple):
     permits: Callable | None = None  # (schedule, in_strides, out_strides) -> whether strides permit it; None: all do
     by_name: bool = False  # "auto" never takes it
     unpacked: bool = False  # it reads one-shot filters in rows without packing; "auto" takes it only for these
+    transforms: bool = False  # packing transforms all weights, which takes no longer than writing them
 
 
 def class_representative(problem):
@@ -145,9 +133,17 @@ def fetch_cost(schedule, here):
 
 
 def packing_cost(stages, problem, unit="vectors"):
-    """Return the cycles to pack the weights of a one-shot call."""
+    """Return the cycles to pack the weights of a one-shot call that the window shows, beforehand or on the fly."""
+    if stages.unpacked:
+        return 0.0
     here = machine.current()
-    return stages.packing(cached_schedule(stages, problem, here, unit), here)
+    found = cached_schedule(stages, problem, here, unit)
+    found = getattr(found, "inner", found)  # the inner schedule of a block
+    again_bytes = getattr(found, "again_bytes", math.inf)
+    if stages.transforms:
+        return here.profile["packing"]["transform_weights"] + common.packing_cycles(found.weight_bytes, again_bytes, here)
+    info = here.info(found.problem.dtype, found.unit)
+    return common.packing_cycles(common.filter_bytes(found.problem, info), again_bytes, here)
 
 
 def make(stages, problem, recipe, finite, in_strides, out_strides, threads, name, unit="vectors", fallback=None):

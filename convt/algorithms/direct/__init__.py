@@ -6,6 +6,6 @@ from ..stages import Stages, never
 from . import bind, cost, schedule
 
 STAGES = Stages(
-    schedule.schedule, cost.cost, bind.recipe, bind.bind, cost.packing, cost.least,
+    schedule.schedule, cost.cost, bind.recipe, bind.bind, cost.least,
     does="one GEMM per phase", units=tuple(UNITS), widens=never,
 )  # fmt: skip

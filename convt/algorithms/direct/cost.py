@@ -1,4 +1,4 @@
-"""The expected cycles of a schedule of `direct`, and of packing its weights.
+"""The expected cycles of a schedule of `direct`.
 
 shapes.pyx computes the cycles of each class while it is scheduled. This module adds memory traffic and threads that idle at the
 end. convt/_model/costs.py defines the counts and costs.
@@ -45,13 +45,6 @@ def cost(schedule, here):
 def tasks(classes, groups):
     """Return the tasks of classes as pairs (cycles of a task, number of tasks), the largest first."""
     return sorted([(c.work, groups * c.count * c.blocks * c.panel_blocks) for c in classes], reverse=True)
-
-
-def packing(schedule, here):
-    """Return the cycles to pack the weights of a one-shot call, beforehand or on the fly."""
-    unit = here.info(schedule.problem.dtype, schedule.unit)
-    bytes = common.filter_bytes(schedule.problem, unit)
-    return common.packing_cycles(bytes, unit, repacked_bytes(schedule.problem, schedule.classes, unit), here)
 
 
 def repacked_bytes(problem, classes, unit):

@@ -67,6 +67,7 @@ class Schedule(NamedTuple):
     tile_stores: bool  # tiles may use non-temporal stores
     same_set: int  # rows at a distance of a multiple of this many bytes are packed, because they would share sets of L1
     weight_bytes: int  # bytes of all packed weights
+    again_bytes: int  # bytes of weights that tasks pack if they pack on the fly
     packing_bytes: int  # bytes that a thread needs to pack weights on the fly; 0 if they are packed beforehand
     workspace: workspace.Workspace  # regions of a thread, for contiguous data
 
@@ -94,12 +95,13 @@ def schedule(problem, here, unit, threads, finite=True):
     hole = any([axis.has_hole() for axis in axes])
     bytes = _weight_bytes(problem, info, [axis.groups(merge) for axis, merge in zip(axes, way.merge, strict=True)])
     outgrows = execution.outgrows(problem, cost.non_temporal_threshold(problem, info, here))
-    on_the_fly = execution.packs_on_the_fly(here, bytes, cost.repacked_bytes(problem, classes, info))
+    repacked = cost.repacked_bytes(problem, classes, info)
+    on_the_fly = execution.packs_on_the_fly(here, bytes, repacked)
     return Schedule(
         problem, unit, threads, (packed_merge(problem, info, way.merge),), way.merge, way.split, classes,
         execution.decide(problem, here, info, threads, bytes, hole, outgrows),
         not info.matrix, limits.near_weights, limits.far, not limits.ordinary_stores,
-        limits.same_set, bytes, packing_bytes(info) if on_the_fly else 0, book(problem, classes, info),
+        limits.same_set, bytes, repacked, packing_bytes(info) if on_the_fly else 0, book(problem, classes, info),
     )  # fmt: skip
 
 

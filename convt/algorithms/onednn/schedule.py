@@ -87,4 +87,4 @@ def bind(schedule, in_strides, out_strides, recipe):
     return OneDnnPlan(schedule.problem, recipe.biased, in_strides, out_strides, schedule.threads)
 
 
-STAGES = stages.Stages(schedule, cost, recipe, bind, stages.no_packing)
+STAGES = stages.Stages(schedule, cost, recipe, bind)

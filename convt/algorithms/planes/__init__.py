@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from ..stages import Stages, always
+from ..stages import always
 from . import bind, cost, schedule
 
 
@@ -11,7 +11,7 @@ def by_blocks(stages, widens=always, strided=False):
 
     `schedule.schedule` explains the other arguments.
     """
-    return Stages(
-        partial(schedule.schedule, stages, widens, strided), partial(cost.cost, stages), partial(bind.recipe, stages),
-        partial(bind.bind, stages), partial(cost.packing, stages), partial(cost.least, stages),
+    return stages._replace(
+        schedule=partial(schedule.schedule, stages, widens, strided), cost=partial(cost.cost, stages),
+        recipe=partial(bind.recipe, stages), bind=partial(bind.bind, stages), least=partial(cost.least, stages),
     )  # fmt: skip

@@ -23,11 +23,6 @@ def cost(stages, schedule, here):
     return cycles * total + prices.cycles(moving) + prices.cycles(memory)  # moving a block overlaps with no other work
 
 
-def packing(stages, schedule, here):
-    """Return the cycles to pack the weights of a one-shot call."""
-    return stages.packing(schedule.inner if type(schedule) is Schedule else schedule, here)
-
-
 def counts(problem, cut, wide, stream, here):
     """Return two dicts of counts: moving the blocks of a problem, and the memory traffic of the moves."""
     block, blocks, near = cut.problem, cut.total, here.l2

@@ -8,8 +8,8 @@ from . import bind, cost, schedule
 from .transforms import LARGE
 
 STAGES = Stages(
-    schedule.schedule, cost.cost, bind.recipe, bind.bind, cost.packing, schedule.least,
-    does="Winograd's minimal filtering", units=("vectors", "amx", "amx_two"), widens=always,
+    schedule.schedule, cost.cost, bind.recipe, bind.bind, schedule.least,
+    does="Winograd's minimal filtering", units=("vectors", "amx", "amx_two"), widens=always, transforms=True,
     limit="a phase of two or more taps that read adjacent inputs, on an axis with at least two outputs",
 )  # fmt: skip
 LARGE_STAGES = STAGES._replace(

@@ -297,13 +297,6 @@ def cost(schedule, here):
     return schedule.cycles
 
 
-def packing(schedule, here):
-    """Return the cycles to pack the weights of a one-shot call. Transforming them takes no longer than writing them."""
-    unit = here.info(schedule.problem.dtype, schedule.unit)
-    cycles = common.packing_cycles(schedule.weight_bytes, unit, schedule.again_bytes, here)
-    return prices_of(unit, here)["transform_weights"] + cycles
-
-
 def memory_cycles(problem, gathered, unit, here):
     """Return (cycles to stream data that L2 does not hold, cycles to fill outputs beforehand).
 
