@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from .._base.problem import ITEMSIZE
-from .._model import machine
+from .._model import costs, machine
 from .._run import execution, memory
 from . import phases as _phases
 from .caches import remembered
@@ -145,6 +145,13 @@ def stores_non_temporally(problem, limit, here=None):
         return False
     unit = (here or machine.current()).info(problem.dtype)
     return execution.vector_alignment(unit, execution.contiguous_strides(problem)) > 0
+
+
+def product_price(info, prices):
+    """Return the cycles of a multiply-add at the peak rate of a unit, for lower bounds. ``prices`` are costs.Costs."""
+    if info.matrix:
+        return prices["amx_product"] * info.products / (info.grain * info.vl * info.kstep)
+    return prices["tile_cycle" if info.kstep == 1 else "dot_cycle"] / (costs.FMA_PORTS * info.vl * info.kstep)
 
 
 def filter_bytes(problem, info, columns=0):

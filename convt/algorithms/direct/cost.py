@@ -58,7 +58,7 @@ def least(problem, here, unit):
     info = here.info(problem.dtype, unit)
     if info is None:
         return math.inf
-    name, pairs, bytes, rows = part(info), problem.batch, info.e_size, problem.batch * problem.groups
+    prices, pairs, bytes, rows = here.profile[part(info)], problem.batch, info.e_size, problem.batch * problem.groups
     for axis in phases.axes_of(problem):
         axis_pairs = common.tap_pair_count(*axis)
         pairs *= axis_pairs
@@ -66,10 +66,6 @@ def least(problem, here, unit):
         rows *= axis.out / axis.s
     channels = problem.groups * problem.ci * problem.co
     bytes *= channels
-    prices = here.profile[name]
-    if info.matrix:
-        price, each = "amx_product", info.products / (16 * 16 * info.kstep)
-    else:
-        price, each = "tile_cycle" if info.kstep == 1 else "dot_cycle", 0.5 / (info.vl * info.kstep)
     weights = prices["weight_byte"] + prices["in_byte_l3"] * common.uncached_fraction(bytes, here.l2)
-    return pairs * channels * each * prices[price] + weights * bytes + (rows * prices["row"] if channels else 0.0)
+    products = pairs * channels * common.product_price(info, prices)
+    return products + weights * bytes + (rows * prices["row"] if channels else 0.0)

@@ -51,15 +51,8 @@ def least(problem, here, unit="vectors"):
         products *= common.tap_pair_count(
             kernel[ax], strides[ax], problem.dilations[ax], problem.in_sizes[ax], problem.begin[ax], problem.out_sizes[ax]
         )
-    profile = here.profile
-    if info.matrix:
-        price = info.products * profile["matrix_scatter"]["amx_product"] / (info.grain * info.vl * info.kstep)
-    elif info.kstep > 1:
-        price = profile["scatter"]["dot_cycle"] / (info.vl * info.kstep * costs.FMA_PORTS)
-    else:
-        parts = "scatter", "scatter_across", "scatter_gathered"
-        price = min([profile[part]["tile_cycle"] for part in parts]) / (info.vl * costs.FMA_PORTS)
-    prices, outputs = profile["scatter"], math.prod(problem.out_shape)
+    prices, outputs = here.profile["scatter"], math.prod(problem.out_shape)
+    price = common.product_price(info, prices)
     if problem.groups > 1:  # outputs are stored one by one
         return products * price + outputs * prices["overlap_term"]
     term = prices["overlap_vector"] + prices["overlap_vector_term"]

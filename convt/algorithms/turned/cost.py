@@ -84,9 +84,4 @@ def least(problem, here, unit="vectors"):
     for k, s in zip(problem.kernel, problem.strides, strict=True):
         taps *= max(k, s) / s
     outputs = math.prod(problem.out_shape)
-    if info.matrix:
-        part = here.profile["matrix_turned"]
-        per = info.products * part["amx_product"] / (info.grain * info.vl * info.kstep)
-    else:
-        per = here.profile["turned"]["tile_cycle"] / (info.vl * costs.FMA_PORTS)
-    return outputs * taps * problem.ci * per
+    return outputs * taps * problem.ci * common.product_price(info, here.profile["turned"])

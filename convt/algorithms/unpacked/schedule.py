@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from ... import _core
 from ..._base.problem import Problem
-from ..._model import costs
 from ..._run import execution
 from ..._run.workspace import Workspace, book
 from .. import common
@@ -93,4 +92,4 @@ def least(problem, here, unit="vectors"):
     if not takes(problem, info):
         return math.inf
     products = problem.batch * problem.groups * math.prod((*problem.in_sizes, *problem.kernel, problem.ci, problem.co))
-    return products * here.profile["unpacked"]["tile_cycle"] / (info.vl * costs.FMA_PORTS)
+    return products * common.product_price(info, here.profile["unpacked"])

@@ -439,9 +439,8 @@ def least(problem, here, unit, kinds=SMALL):
             columns *= min(s // d, k - s // d)  # phases that have a second tap
     if not transformed:
         return math.inf
-    each, read = price["tile_cycle"] / (2 * info.vl), price["wino_in_vector"]
+    each, read = common.product_price(info, price), price["wino_in_vector"]
     if info.matrix:
-        each = price["amx_product"] * info.products / (info.kstep * info.vl * info.grain)
         read += price["store"] + price["amx_pack"] * info.vl / info.kstep
     share = (2 / 3 if kinds is SMALL else 1 / 2) ** min(transformed, MOST_AXES)  # F(2, 3) and F(3, 2), or F(4, 3)
     return (
