@@ -62,6 +62,10 @@ PARTS = "f32", "f64", "narrow"
 # The Cython files that call the kernels.
 LOOPS = sorted([Path("convt/_core.pyx"), *Path("convt/algorithms").rglob("*.pyx"), *Path("convt/algorithms").rglob("*.pxd")])
 FOREIGN = [Path("third_party") / name for name in ("onednn", "onnxruntime", "xla")]  # declarations of other libraries
+DECLARED = {  # a .pxd file that this file makes -> the C header that it declares
+    Path("convt/_run/kernels.pxd"): KERNELS / "convt_kernels.h",
+    Path("convt/onnxruntime/host.pxd"): Path("third_party/onnxruntime/onnxruntime_api.h"),
+}
 OBJECTS = Path("build/kernels")
 # * no contraction, so that results do not depend on the compiler's choices;
 # * no -ffast-math, because it also switches the user's whole process to flush-to-zero;
@@ -145,13 +149,15 @@ def identity(objects):
 
 def cython_declarations(header):
     """Return Cython's declarations of the constants, structures and functions of a C header, as the text of a .pxd file."""
-    text = re.sub(r"/\*.*?\*/", " ", header, flags=re.DOTALL).replace("ptrdiff_t", "Py_ssize_t").replace("*const *", "**")
-    constants = re.findall(r"^#define (CONVT_[A-Z_0-9]+) [\d(]", text, re.MULTILINE)
+    text = re.sub(r"/\*.*?\*/", " ", header.read_text(encoding="utf-8"), flags=re.DOTALL)
+    text = text.replace("ptrdiff_t", "Py_ssize_t").replace("*const *", "**")
+    constants = re.findall(r"^#define ((?:CONVT|ORT)_[A-Z_0-9]+) [\d(]", text, re.MULTILINE)
     for names in re.findall(r"^enum {([^}]*)}", text, re.MULTILINE):
-        constants += re.findall(r"\w+", names)
-    lines = [f"# Made by setup.py from {KERNELS}/convt_kernels.h, which documents each name.", "",
-             "from libc.stdint cimport int32_t, int64_t", "", 'cdef extern from "convt_kernels.h" nogil:', "    enum:",
+        constants += re.findall(r"[A-Za-z_]\w*", names)
+    lines = [f"# Made by setup.py from {header}, which documents each name.", "",
+             "from libc.stdint cimport int32_t, int64_t", "", f'cdef extern from "{header.name}" nogil:', "    enum:",
              *(f"        {name}" for name in dict.fromkeys(constants))]  # fmt: skip
+    lines += [f"    ctypedef struct {name}" for name in re.findall(r"^typedef struct (\w+) \1;", text, re.MULTILINE)]
     for body, name in re.findall(r"^typedef struct {(.*?)^} (\w+);", text, re.MULTILINE | re.DOTALL):
         lines.append(f"    ctypedef struct {name}:")
         for member in filter(None, (" ".join(each.split()) for each in body.split(";"))):
@@ -168,10 +174,11 @@ def cython_declarations(header):
 
 
 def write_declarations():
-    """Write convt/_run/kernels.pxd if it differs from `cython_declarations` of the kernels' header."""
-    text, path = cython_declarations((KERNELS / "convt_kernels.h").read_text(encoding="utf-8")), Path("convt/_run/kernels.pxd")
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
-        path.write_text(text, encoding="utf-8")
+    """Write each .pxd file of DECLARED that differs from `cython_declarations` of its header."""
+    for path, header in DECLARED.items():
+        text = cython_declarations(header)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
 
 
 class BuildKernels(build_ext):

@@ -10,7 +10,6 @@ After `register`, any session takes it by name: ``providers=["ConvtExecutionProv
     _provider       the provider in one session: its options and the nodes that it claims
     _fuse           the nodes that convt computes as one
     _differences    nodes for which ONNX Runtime's results differ from those of convt.onnx
-    _inputs         the inputs of a node
     _node           one node: its packed weights and its computation
     _parameters     the parameters of a node in a run: dequantized, with a norm or scale folded in
     _model          ONNX Runtime's own computation of nodes, for runs that convt refuses

@@ -4,6 +4,7 @@ Nodes and values are those of `library.pyx`. Of constants, only shapes and dtype
 """
 
 import math
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from .._base import dtypes
 from .._base.activation import ACTIVATIONS
 from .._call import onnx_rules
-from . import _differences, _inputs
+from . import _differences
 
 VERSIONS = (1, 10), (11, 21), (22, 22)  # the first and last opset with each definition of ConvTranspose
 _DTYPES = {each.onnx: each.dtype for each in dtypes.COMPUTED}
@@ -41,42 +42,34 @@ class Original(NamedTuple):
     name: str
 
 
+@dataclass
 class Group:
-    """What convt computes as one node: a ConvTranspose node and the nodes fused with it.
+    """What convt computes as one node: a ConvTranspose node and the nodes fused with it. Inputs are known by their names."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the ConvTranspose node, or of its output if it has none.
-    attributes, opset
-        Attributes of the node by ONNX's names, and the version of ONNX's operators.
-    inputs : list of str
-        Names of the inputs, by the places of `_inputs`; "" for those that the node lacks.
-    constants : set of int
-        Places of the inputs that no run can change.
-    in_model : bool
-        Whether the model contains all parameters, so that runs rarely bring others.
-    shapes : dict of int to tuple
-        Place of a parameter -> the shape for which it is fused. Options or a run may bring a value of another shape.
-    axes : list
-        ``(place of a quantized parameter, axis of its scales)``.
-    epsilon : float or None
-        Of the batch norm, 0 for a scale alone, None for neither.
-    activation : list or None
-        Name and numbers of the fused activation.
-    adds_bias : bool
-        Whether the bias is that of an Add, which may have axes of size 1 around its channels.
-    fused : tuple of str
-        Types of the operators fused with the node.
-    originals : list of Original
-        The nodes, in an order in which they can be computed. The output of the last is that of convt's node.
-    """
+    name: str  # of the ConvTranspose node, or of its output if it has none
+    attributes: dict[str, Any]  # of the ConvTranspose node, by ONNX's names
+    opset: int  # the version of ONNX's operators
+    data: str
+    weights: str
+    bias: str  # "" if the node has none
+    adds_bias: bool = False  # whether the bias is that of an Add, which may have axes of size 1 around its channels
+    norm: tuple[str, ...] = ()  # scale, shift, mean and variance of a batch norm; or a scale, and possibly a shift, alone
+    epsilon: float | None = None  # of the batch norm, 0 for a scale alone, None for neither
+    added: str = ""  # the array that is added to the output
+    slopes: str = ""  # of a PRelu
+    activation: list[Any] | None = None  # name and numbers
+    quantized: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # parameter -> (inputs, axis) of its DequantizeLinear
+    constants: set[str] = field(default_factory=set)  # parameters that no run can change
+    in_model: bool = False  # whether the model contains all parameters, so that runs rarely bring others
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # those for which parameters are fused: a run may differ
+    fused: tuple[str, ...] = ()  # types of the operators fused with the node
+    originals: list[Original] = field(default_factory=list)  # the nodes in an order in which they can be computed
 
-    def __init__(self, name, attributes, opset, inputs, originals):
-        self.name, self.attributes, self.opset = name, attributes, opset
-        self.inputs, self.originals = inputs, originals
-        self.constants, self.in_model, self.shapes, self.axes = set(), False, {}, []
-        self.epsilon, self.activation, self.adds_bias, self.fused = None, None, False, ()
+    @property
+    def parameters(self):
+        """The names of all inputs that have weights, biases and the like, before dequantization."""
+        names = self.weights, self.bias, *self.norm, self.slopes
+        return [each for name in names for each in self.quantized.get(name, ([name],))[0] if each]
 
     @property
     def output(self):
@@ -87,45 +80,41 @@ def fused(node, opset, taken=frozenset()):
     """Return ``(group, nodes)``: the `Group` of a ConvTranspose node and of the nodes fused with it, and these nodes.
 
     Raise `Left` if convt does not compute the node as ONNX Runtime does. A following node is fused if it is the only reader of
-    the value before it, and not in ``taken``. If this is None, nothing is fused.
+    the value before it, and its ``id`` is not in ``taken``. If this is None, nothing is fused.
     """
-    attributes, inputs, outputs = node.attributes, node.inputs, node.outputs
-    _check(node, attributes, inputs, outputs)
-    fusion = _Fusion(node, attributes, inputs, opset)
+    _check(node)
+    fusion, value = _Fusion(node, opset), node.outputs[0]
     joins = fusion.bias, fusion.norm, fusion.scale, fusion.shift, fusion.sum, fusion.activation
-    value = outputs[0]
     for join in joins if taken is not None and opset >= _FIRST_OPSET else ():
         follower = None if value.is_output else value.reader
-        if follower is None or follower in taken or follower.domain or follower.provider:
+        if follower is None or follower.id in taken or follower.domain or follower.provider:
             continue
         if len(follower.outputs) == 1 and follower.outputs[0].is_read and join(follower, value.name):
             fusion.nodes.append(follower)
-            fusion.group.fused += (follower.op_type,)
             value = follower.outputs[0]
     if taken is not None:
         fusion.read_quantized()
-    fusion.finish()
-    return fusion.group, fusion.nodes
+    return fusion.finished(), fusion.nodes
 
 
-def _check(node, attributes, inputs, outputs):
+def _check(node):
     """Raise `Left` if ONNX Runtime may compute a node differently from the specification, or convt refuses it."""
+    attributes, inputs = node.attributes, node.inputs
     if node.provider:
         raise Left(f"{node.provider} computes it")
     if node.domain or node.version not in [first for first, _ in VERSIONS]:
         raise Left(f"convt does not know version {node.version} of its operator")
-    given = [each for each in inputs if each is not None]
-    if not (2 <= len(given) == len(inputs) - inputs[2:].count(None) and len(outputs) == 1):
+    if not 2 <= len(inputs) <= 3 or None in inputs[:2] or len(node.outputs) != 1:
         raise Left("it does not have the inputs and the output of a ConvTranspose")
-    if not outputs[0].is_read:
+    if not node.outputs[0].is_read:
         raise Left("nothing reads its output")
     if None in attributes.values():
         raise Left("one of its attributes has the wrong type")
-    source = inputs[_inputs.X].producer
+    source = inputs[0].producer
     if source is not None and _is_standard(source, "DequantizeLinear"):
         raise Left("ONNX Runtime may quantize a node whose data comes from DequantizeLinear")
-    kind, shape = inputs[_inputs.W].type
-    known = _is_in_model(inputs[_inputs.W]) and len(shape) > 2
+    kind, shape = inputs[1].type
+    known = _is_in_model(inputs[1]) and len(shape) > 2
     why = _differences.difference(attributes, None, list(shape[2:]) if known else None)
     if why is not None:
         raise Left(why)
@@ -150,18 +139,19 @@ def _is_in_model(value):
 class _Fusion:
     """A group that grows. Each method fuses a follower of its kind, which reads the value ``source``, if it can."""
 
-    def __init__(self, node, attributes, inputs, opset):
-        self.nodes, self.values = [node], dict(enumerate(inputs))
-        self.group = Group(node.name or node.outputs[0].name, attributes, opset, [], [])
-        self.kind, dims = inputs[_inputs.W].type
+    def __init__(self, node, opset):
+        self.nodes, self.values = [node], {value.name: value for value in node.inputs if value is not None}
+        data, weights, bias = [*map(_name, node.inputs), ""][:3]
+        self.group = Group(node.name or node.outputs[0].name, node.attributes, opset, data, weights, bias)
+        self.kind, dims = node.inputs[1].type
         self.dims = dims if len(dims) > 2 and min(dims) > 0 else None  # of computed weights, each run checks them
 
     def bias(self, add, source):
         """Fuse an Add of a constant per channel as the bias of a node without one."""
-        if self.values.get(_inputs.B) is not None or not self._reads_constant(add, "Add", source, _inputs.B):
-            return False
-        self.group.adds_bias = True
-        return True
+        constant = None if self.group.bias else self._constant(add, "Add", source)
+        if constant is not None:
+            self.group.bias, self.group.adds_bias = constant, True
+        return constant is not None
 
     def norm(self, norm, source):
         """Fuse an inference-mode batch norm whose tensors are in the model, in the weights' dtype."""
@@ -174,30 +164,29 @@ class _Fusion:
             return False
         if not all(_is_in_model(each) and each.type == (self.kind, (self._channels(),)) for each in inputs[1:]):
             return False
-        self.group.epsilon = attributes.get("epsilon", _EPSILON)
-        self.values |= zip(range(_inputs.SCALE, _inputs.ADDED), inputs[1:], strict=True)
+        self.group.epsilon, self.group.norm = attributes.get("epsilon", _EPSILON), self._read(*inputs[1:])
         return True
 
     def scale(self, mul, source):
         """Fuse a Mul by a constant per channel with a node without a norm."""
-        if self.group.epsilon is not None or self.kind not in _FOLDED:
-            return False
-        if not self._reads_constant(mul, "Mul", source, _inputs.SCALE):
-            return False
-        self.group.epsilon = 0.0
-        return True
+        constant = None if self.group.norm or self.kind not in _FOLDED else self._constant(mul, "Mul", source)
+        if constant is not None:
+            self.group.epsilon, self.group.norm = 0.0, (constant,)
+        return constant is not None
 
     def shift(self, add, source):
         """Fuse an Add of a constant per channel after a scale, but not after a norm."""
-        is_scaled = _inputs.SCALE in self.values and _inputs.SHIFT not in self.values
-        return is_scaled and self._reads_constant(add, "Add", source, _inputs.SHIFT)
+        constant = self._constant(add, "Add", source) if len(self.group.norm) == 1 else None
+        if constant is not None:
+            self.group.norm += (constant,)
+        return constant is not None
 
     def sum(self, add, source):
         """Fuse an Add of another value that the model computes. Each run checks that it broadcasts to the output's shape."""
-        other = self._other(add, "Add", source)
+        other = _other(add, "Add", source)
         if other is None or _is_in_model(other):
             return False
-        self.values[_inputs.ADDED] = other
+        self.group.added = other.name
         return True
 
     def activation(self, follower, source):
@@ -206,11 +195,11 @@ class _Fusion:
             data, slopes = follower.inputs
             is_fused = data.name == source and self._are_slopes(slopes)
             if is_fused:
-                self.values[_inputs.SLOPES] = slopes
+                (self.group.slopes,) = self._read(slopes)
             return is_fused
         if not _is_standard(follower, *_ACTIVATIONS):
             return False
-        attributes = follower.attributes
+        attributes = dict(follower.attributes)
         name, defaults = _ACTIVATIONS[follower.op_type]
         if (name == "gelu" and attributes.pop("approximate", "none") != "none") or not attributes.keys() <= defaults.keys():
             return False
@@ -225,48 +214,40 @@ class _Fusion:
 
         If another node reads what a DequantizeLinear makes, it stays with ONNX Runtime.
         """
-        for n in _inputs.PARAMETERS:
-            dequantizing = self.values.get(n) and _dequantizing(self.values[n])
-            if not dequantizing or self.values[n].is_output or self.values[n].reader is None or dequantizing.provider:
+        for value in [self.values[name] for name in self.group.parameters]:
+            node = _dequantizing(value)
+            if node is None or value.is_output or value.reader is None or node.provider or not _is_known(node, self.group.opset):
                 continue
-            attributes = dequantizing.attributes
-            if not _is_known(dequantizing, attributes, self.group.opset):
-                continue
-            self.values |= zip((n, *_inputs.of_dequantization(n)), dequantizing.inputs, strict=False)
-            self.group.axes.append((n, attributes.get("axis", 1)))
-            self.nodes.insert(0, dequantizing)
+            self.group.quantized[value.name] = self._read(*node.inputs), node.attributes.get("axis", 1)
+            self.nodes.insert(0, node)
 
-    def finish(self):
-        """Fill in what the group says of all inputs and nodes."""
-        group = self.group
-        given = {n: value for n, value in sorted(self.values.items()) if value is not None}
-        group.inputs = [given[n].name if n in given else "" for n in range(max(given) + 1)]
+    def finished(self):
+        """Return the group with what it says of all inputs and nodes."""
+        group, at = self.group, [node.op_type for node in self.nodes].index("ConvTranspose")
+        group.fused = tuple(node.op_type for node in self.nodes[at + 1 :])
         group.originals = [
-            Original(each.op_type, tuple("" if value is None else value.name for value in each.inputs),
-                     tuple(value.name for value in each.outputs), each.attributes, each.name or f"{each.op_type}_{each.id}")
+            Original(each.op_type, tuple(map(_name, each.inputs)), tuple(map(_name, each.outputs)), each.attributes,
+                     each.name or f"{each.op_type}_{each.id}")
             for each in self.nodes
         ]  # fmt: skip
-        parameters = {n: value for n, value in given.items() if n not in (_inputs.X, _inputs.ADDED)}
-        group.constants = {n for n, value in parameters.items() if value.is_constant}
-        group.in_model = all(_is_in_model(each) or _dequantizing(each) for each in parameters.values())
-        free = {_inputs.W if self.dims is None else None, None if group.adds_bias else _inputs.B}
-        group.shapes = {n: value.type[1] for n, value in parameters.items() if n not in free}
+        parameters = [self.values[name] for name in group.parameters]
+        group.constants = {each.name for each in parameters if each.is_constant}
+        group.in_model = all(_is_in_model(each) or _dequantizing(each) for each in parameters)
+        free = {"" if self.dims else group.weights, "" if group.adds_bias else group.bias}
+        group.shapes = {each.name: each.type[1] for each in parameters if each.name not in free}
+        return group
 
-    def _other(self, follower, operator, source):
-        """Return the value that a follower reads beside ``source`` if it is this operator, else None."""
-        if not _is_standard(follower, operator):
+    def _read(self, *values):
+        """Return the names of values that the group reads."""
+        self.values |= {value.name: value for value in values if value is not None}
+        return tuple(map(_name, values))
+
+    def _constant(self, follower, operator, source):
+        """Return the name of the constant per channel that a follower reads beside ``source`` if it is this operator, or None."""
+        value = _other(follower, operator, source)
+        if value is None or not _is_in_model(value) or value.type[0] != self.kind or not self._is_per_channel(value.type[1]):
             return None
-        return next((value for value in follower.inputs if value.name != source), None)
-
-    def _reads_constant(self, follower, operator, source, n):
-        """Check whether a follower is this operator and its other input a constant per channel: then the node's input ``n``."""
-        constant = self._other(follower, operator, source)
-        if constant is None or not _is_in_model(constant) or constant.type[0] != self.kind:
-            return False
-        if not self._is_per_channel(constant.type[1]):
-            return False
-        self.values[n] = constant
-        return True
+        return self._read(value)[0]
 
     def _are_slopes(self, slopes):
         """Check whether a value is in the model and is one slope of a PRelu or one for each channel, in float32."""
@@ -289,6 +270,16 @@ class _Fusion:
         return self.dims[1] * self.group.attributes.get("group", 1)
 
 
+def _name(value):
+    return "" if value is None else value.name
+
+
+def _other(node, operator, source):
+    """Return the value that a node reads beside ``source`` if it is this operator, else None."""
+    others = [value for value in node.inputs if value.name != source] if _is_standard(node, operator) else []
+    return others[0] if others else None
+
+
 def _dequantizing(value):
     """Return the DequantizeLinear node that makes a value of constants, or None."""
     node = value.producer
@@ -296,12 +287,12 @@ def _dequantizing(value):
     return node if is_found and all(each is None or each.is_constant for each in node.inputs) else None
 
 
-def _is_known(node, attributes, opset):
+def _is_known(node, opset):
     """Check whether convt computes a DequantizeLinear node of constants: its types and attributes are known.
 
     Nodes that the specification does not permit are not known, so that the user gets ONNX Runtime's error or result.
     """
-    kinds = [each.type[0] for each in node.inputs if each is not None]
+    kinds, attributes = [each.type[0] for each in node.inputs if each is not None], node.attributes
     single = _NUMBERS["float32"]
     others = attributes.get("block_size") or attributes.get("output_dtype", 0) not in (0, single)
     if len(kinds) < 2 or others or (attributes.get("axis", 1) != 1 and opset < _AXIS):

@@ -41,12 +41,10 @@ def session(originals, opset, values, threads):
 def serialized(originals, opset, values):
     """Return nodes as the bytes of a model; ``values`` is {name: array}."""
     read, made = {name for each in originals for name in each.inputs}, {name for each in originals for name in each.outputs}
-    numbers = {name: _NUMBERS[each.dtype] for name, each in values.items() if name in read - made}
-    # The output has the type of the input of the first node that is no DequantizeLinear.
-    main = next(each for each in originals if each.op_type != "DequantizeLinear")
-    output = _value(originals[-1].outputs[0], numbers[main.inputs[0]])
+    inputs = [_value(name, _NUMBERS[values[name].dtype]) for name in sorted(read - made - {""})]
     graph = [_field(1, _node(each)) for each in originals]
-    graph += [_field(2, "nodes"), *(_field(11, _value(*each)) for each in numbers.items()), _field(12, output)]
+    graph += [_field(2, "nodes"), *(_field(11, each) for each in inputs)]
+    graph.append(_field(12, _field(1, originals[-1].outputs[0])))  # ONNX Runtime infers its type
     return b"".join([_field(1, _IR_VERSION), _field(7, b"".join(graph)), _field(8, _field(1, "") + _field(2, opset))])
 
 

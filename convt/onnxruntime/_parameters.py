@@ -7,11 +7,10 @@ import numpy as np
 
 from .._base import norm as _norm
 from .._run.addition import Slopes
-from . import _inputs
 
 
 class Parameters(NamedTuple):
-    """The parameters of a node in a run.
+    """The parameters of a node in a run, or the operator that has packed them.
 
     If ``is_fused`` is False, they are those of the ConvTranspose alone, because fusion could change results.
     """
@@ -21,41 +20,42 @@ class Parameters(NamedTuple):
     activation: Any = None
     slopes: Slopes | None = None  # the slopes of a PRelu, one for each channel
     is_fused: bool = True
+    operator: Any = None
 
 
 def read(group, inputs):
-    """Return the `Parameters` of a run's inputs for a `_fuse.Group`."""
-    inputs = list(inputs)
-    for n, wanted in group.shapes.items():
-        if inputs[n].shape != wanted:
-            raise ValueError(f"{group.inputs[n]}: got shape {inputs[n].shape}, wanted {wanted}, that in the model")
-    for n, axis in group.axes:
-        inputs[n] = _dequantized(inputs[n], *[inputs[each] for each in _inputs.of_dequantization(n)], axis)
-    weights, groups = inputs[_inputs.W], group.attributes.get("group", 1)
-    bias, *norm, slopes = [None if inputs[n] is None else inputs[n].reshape(-1)
-                           for n in (*_inputs.PARAMETERS[1:], _inputs.SLOPES)]  # fmt: skip
-    if not group.adds_bias:
-        bias = inputs[_inputs.B]
+    """Return the `Parameters` of a run's inputs, {name: array}, for a `_fuse.Group`."""
+    for name, wanted in group.shapes.items():
+        if inputs[name].shape != wanted:
+            raise ValueError(f"{name}: got shape {inputs[name].shape}, wanted {wanted}, that in the model")
+
+    def value(name):
+        names, axis = group.quantized.get(name, ((), 1))
+        return _dequantized(axis, *[inputs.get(each) for each in names]) if names else inputs.get(name)
+
+    weights, bias, groups = value(group.weights), value(group.bias), group.attributes.get("group", 1)
+    slopes, norm = value(group.slopes), [value(name).reshape(-1) for name in group.norm]
     unfused = Parameters(weights, None if group.adds_bias else bias, is_fused=False)
     if slopes is not None and not np.isfinite(slopes).all():
         return unfused
-    if group.epsilon is not None:
+    if group.adds_bias:
+        bias = bias.reshape(-1)
+    if norm:
         channels = groups * weights.shape[1]
         if any(each is not None and each.shape != (channels,) for each in (bias, *norm)):
             raise ValueError(f"batch norm: got other sizes than the {channels} channels")
-        folded = _norm.fold(weights, bias, *norm, group.epsilon, groups)
-        if folded[0] is None:
+        weights, bias = _norm.fold(weights, bias, *(*norm, None, None, None)[:4], group.epsilon, groups)
+        if weights is None:
             return unfused
-        weights, bias = folded
     if slopes is None:
         return Parameters(weights, bias, group.activation)
-    if len(slopes) == 1:
-        return Parameters(weights, bias, ["leaky_relu", float(slopes[0])])
-    return Parameters(weights, bias, None, Slopes("float32", slopes))
+    if slopes.size == 1:
+        return Parameters(weights, bias, ["leaky_relu", float(slopes.item())])
+    return Parameters(weights, bias, None, Slopes("float32", slopes.reshape(-1)))
 
 
-def _dequantized(quantized, scale, zero, axis):
-    """Return the output of a DequantizeLinear node as a float32 array; ``zero`` may be None. Raise ValueError for shapes or
+def _dequantized(axis, quantized, scale, zero=None):
+    """Return the output of a DequantizeLinear node as a float32 array. Raise ValueError for shapes or
     zero points that the specification does not permit."""
     zero = np.zeros(scale.shape, quantized.dtype) if zero is None else zero
     shape, is_per_axis = [1] * quantized.ndim, scale.size != 1 and -quantized.ndim <= axis < quantized.ndim

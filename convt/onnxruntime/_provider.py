@@ -43,32 +43,38 @@ class Provider:
         fuse = options["context"] != "1" and fuse is not False
         self.settings = Options(int(threads), precision, bool(tune), fuse)
         self.nodes, self._left = {}, {}  # names of a node that is left, and of its output -> reason
-        # Name of a group's output -> the group. Two graphs may use one name: ONNX Runtime compiles the groups of a graph before
-        # it shows the next. It makes kernels at the end, so these take from here only what cannot change results.
-        self._groups, self._opset = {}, 0
+        # Name of an output -> the group of a registered kernel; the last group that has this output. ONNX Runtime compiles the
+        # groups of a graph before it shows the next, which may use the same names, but makes kernels at the end.
+        self._alone, self._groups = {}, {}
         if options["session"]:
             sessions[options["session"]] = self
 
     def claim(self, nodes, opset):
-        """Return the groups of nodes that convt computes: a list for each, of the ConvTranspose node and those fused with it.
+        """Return the groups of nodes that convt computes, ``(nodes, whether ONNX Runtime is to compile them into one)``.
 
         ``nodes`` are the ConvTranspose nodes of a graph, and ``opset`` is the version of ONNX's operators.
         """
-        groups, taken, self._opset = [], set(), opset
+        groups, taken = [], set()
         for node in nodes:
-            if node.provider == NAME:
+            output = node.outputs[0].name
+            if node.provider == NAME and output in self._groups:
                 continue  # ONNX Runtime shows a graph again after it has assigned some of its nodes
             try:
                 group, members = _fuse.fused(node, opset, taken if self.settings.fuse else None)
+                is_fused = len(members) > 1 or output in self._alone
+                if is_fused and not self.settings.fuse:
+                    raise _fuse.Left("a node of another graph has an output of the same name")
             except Exception as error:
                 if _host.is_foreign(error):
                     raise
                 why = "" if isinstance(error, _fuse.Left) else f"convt cannot claim it: {type(error).__name__}: "
-                self._left[node.name, node.outputs[0].name] = f"{why}{error}"
+                self._left[node.name, output] = f"{why}{error}"
                 continue
             self._groups[group.output] = group
-            groups.append(members)
-            taken.update(members)
+            if not is_fused:
+                self._alone[output] = group
+            groups.append((members, is_fused))
+            taken.update(each.id for each in members)
         return groups
 
     def in_order(self):
@@ -84,23 +90,14 @@ class Provider:
             found[_unique(name or output, {*self.nodes, *found})] = why
         return found
 
-    def compile(self, fused):
-        """Return the node of a group that ONNX Runtime fused into one node."""
-        group = self._groups[fused.outputs[0].name]
-        return self._add(group, [value.name for value in fused.inputs], fused.name)
+    def fused(self, made):
+        """Return the node for a node that ONNX Runtime made of a group."""
+        return self._add(self._groups[made.outputs[0].name], [value.name for value in made.inputs], made.name)
 
-    def single(self, name, output, attributes, version, given):
-        """Return the node of a registered kernel.
-
-        ``version`` is that of its operator. ``given`` has (name, whether it is a constant) of each input.
-        """
-        inputs, claimed = [each for each, _ in given], self._groups.get(output)
-        host_name = claimed.originals[0].name if claimed else name
-        original = _fuse.Original("ConvTranspose", tuple(inputs), (output,), attributes, host_name)
-        group = _fuse.Group(name or output, attributes, self._opset or version, inputs, [original])
-        group.constants = {n for n, (_, is_constant) in enumerate(given) if is_constant}
-        group.in_model = claimed is None or claimed.in_model
-        return self._add(group, inputs, host_name)
+    def alone(self, output):
+        """Return the node of a registered kernel with this output."""
+        (original,) = self._alone[output].originals
+        return self._add(self._alone[output], original.inputs, original.name)
 
     def _add(self, group, order, host_name):
         node = self.nodes[_unique(group.name, self.nodes)] = Node(group, self.settings, order, host_name)

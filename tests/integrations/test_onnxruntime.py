@@ -290,7 +290,7 @@ def test_nothing_is_copied(monkeypatch):
     seen = []
     compute = _node.Node.compute
     monkeypatch.setattr(_node.Node, "compute", lambda self, inputs, out: (
-        seen.append((inputs[0].ctypes.data, out.ctypes.data)), compute(self, inputs, out)))  # fmt: skip
+        seen.append((inputs["X"].ctypes.data, out.ctypes.data)), compute(self, inputs, out)))  # fmt: skip
     session = convt.onnxruntime.InferenceSession(_simple())
     x = onnxruntime.OrtValue.ortvalue_from_numpy(X2)
     y = onnxruntime.OrtValue.ortvalue_from_shape_and_type((2, 6, 11, 15), np.float32)

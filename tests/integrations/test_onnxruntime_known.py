@@ -23,7 +23,7 @@ def computed(monkeypatch):
     inner = _node.Node.compute
 
     def compute(self, inputs, out):
-        found.append(inputs[0].shape)
+        found.append(inputs[self.group.data].shape)
         inner(self, inputs, out)
 
     monkeypatch.setattr(_node.Node, "compute", compute)

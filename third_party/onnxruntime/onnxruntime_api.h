@@ -1,9 +1,9 @@
 /* The part of ONNX Runtime's C API that convt calls, declared in convt's own words.
  *
  * ONNX Runtime hands out its entry points as two tables of function pointers whose order never changes: later versions append
- * to them. ORT_ENTRIES names those that convt calls, by their place in the table. The structs at the end are what a library of
- * execution providers fills in; functions that convt leaves out are NULL, for which ONNX Runtime has defaults. README.md has
- * origin and licence.
+ * to them. OrtApi and OrtEpApi name those that convt calls; `from_3[51 - 3]` stands for the entries 3 to 50. The structs at the
+ * end are what a library of execution providers fills in; functions that convt leaves out are NULL, for which ONNX Runtime has
+ * defaults. setup.py makes Cython's declarations of this file. README.md has origin and licence.
  */
 #ifndef CONVT_ONNXRUNTIME_API_H
 #define CONVT_ONNXRUNTIME_API_H
@@ -40,130 +40,117 @@ typedef struct OrtEpFactory OrtEpFactory;
 typedef struct OrtEp OrtEp;
 typedef struct OrtComputeInfo OrtComputeInfo;
 typedef struct OrtKernelImpl OrtKernelImpl;
-typedef void (*OrtEntry)(void);
-
-typedef struct {
-    const OrtEntry *(*GetApi)(uint32_t version);
-    const char *(*GetVersionString)(void);
-} OrtApiBase;
-
-typedef OrtStatus *(*OrtCreateKernel)(void *state, const OrtKernelInfo *info, OrtKernelImpl **kernel);
 
 enum { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2 }; /* codes of statuses */
 enum { ORT_DEVICE_CPU = 0 };
 enum { ORT_ATTRIBUTE_INT = 1, ORT_ATTRIBUTE_INTS = 2, ORT_ATTRIBUTE_FLOAT = 3, ORT_ATTRIBUTE_STRING = 5 };
 
-/* F(place, name, (types of parameters)), all of which return an OrtStatus * */
-#define ORT_ENTRIES(F) \
-    F(0, CreateStatus, (int code, const char *message)) \
-    F(51, GetTensorMutableData, (const OrtValue *value, void **data)) \
-    F(55, CastTypeInfoToTensorInfo, (const OrtTypeInfo *type, const OrtShapeInfo **info)) \
-    F(60, GetTensorElementType, (const OrtShapeInfo *info, int *type)) \
-    F(61, GetDimensionsCount, (const OrtShapeInfo *info, size_t *count)) \
-    F(62, GetDimensions, (const OrtShapeInfo *info, int64_t *sizes, size_t count)) \
-    F(86, KernelInfoGetAttribute_int64, (const OrtKernelInfo *info, const char *name, int64_t *value)) \
-    F(87, KernelInfoGetAttribute_string, (const OrtKernelInfo *info, const char *name, char *text, size_t *size)) \
-    F(90, KernelContext_GetInput, (const OrtKernelContext *context, size_t index, const OrtValue **value)) \
-    F(91, KernelContext_GetOutput, (OrtKernelContext *context, size_t n, const int64_t *sizes, size_t rank, OrtValue **value)) \
-    F(163, KernelInfoGetAttributeArray_int64, (const OrtKernelInfo *info, const char *name, int64_t *values, size_t *count)) \
-    F(230, KernelInfo_GetInputCount, (const OrtKernelInfo *info, size_t *count)) \
-    F(232, KernelInfo_GetInputName, (const OrtKernelInfo *info, size_t index, char *text, size_t *size)) \
-    F(233, KernelInfo_GetOutputName, (const OrtKernelInfo *info, size_t index, char *text, size_t *size)) \
-    F(238, GetSessionConfigEntry, (const OrtSessionOptions *options, const char *key, char *text, size_t *size)) \
-    F(244, KernelInfo_GetNodeName, (const OrtKernelInfo *info, char *text, size_t *size)) \
-    F(249, KernelInfoGetConstantInput_tensor, (const OrtKernelInfo *info, size_t n, int *is_constant, const OrtValue **value)) \
-    F(272, ReadOpAttr, (const OrtOpAttr *attribute, int type, void *data, size_t size, size_t *needed)) \
-    F(274, KernelContext_ParallelFor, (const OrtKernelContext *context, void (*work)(void *, size_t), size_t count, \
-      size_t batches, void *job)) \
-    F(289, GetValueInfoName, (const OrtValueInfo *value, const char **name)) \
-    F(290, GetValueInfoTypeInfo, (const OrtValueInfo *value, const OrtTypeInfo **type)) \
-    F(323, ValueInfo_GetValueProducer, (const OrtValueInfo *value, const OrtNode **node, size_t *output)) \
-    F(324, ValueInfo_GetValueNumConsumers, (const OrtValueInfo *value, size_t *count)) \
-    F(325, ValueInfo_GetValueConsumers, (const OrtValueInfo *value, const OrtNode **nodes, int64_t *inputs, size_t count)) \
-    F(329, ValueInfo_IsOptionalGraphInput, (const OrtValueInfo *value, bool *is)) \
-    F(330, ValueInfo_IsGraphOutput, (const OrtValueInfo *value, bool *is)) \
-    F(331, ValueInfo_IsConstantInitializer, (const OrtValueInfo *value, bool *is)) \
-    F(336, Graph_GetNumOperatorSets, (const OrtGraph *graph, size_t *count)) \
-    F(337, Graph_GetOperatorSets, (const OrtGraph *graph, const char **domains, int64_t *versions, size_t count)) \
-    F(344, Graph_GetNumNodes, (const OrtGraph *graph, size_t *count)) \
-    F(345, Graph_GetNodes, (const OrtGraph *graph, const OrtNode **nodes, size_t count)) \
-    F(348, Node_GetId, (const OrtNode *node, size_t *id)) \
-    F(349, Node_GetName, (const OrtNode *node, const char **name)) \
-    F(350, Node_GetOperatorType, (const OrtNode *node, const char **type)) \
-    F(351, Node_GetDomain, (const OrtNode *node, const char **domain)) \
-    F(352, Node_GetSinceVersion, (const OrtNode *node, int *version)) \
-    F(353, Node_GetNumInputs, (const OrtNode *node, size_t *count)) \
-    F(354, Node_GetInputs, (const OrtNode *node, const OrtValueInfo **values, size_t count)) \
-    F(355, Node_GetNumOutputs, (const OrtNode *node, size_t *count)) \
-    F(356, Node_GetOutputs, (const OrtNode *node, const OrtValueInfo **values, size_t count)) \
-    F(359, Node_GetNumAttributes, (const OrtNode *node, size_t *count)) \
-    F(360, Node_GetAttributes, (const OrtNode *node, const OrtOpAttr **attributes, size_t count)) \
-    F(363, OpAttr_GetType, (const OrtOpAttr *attribute, int *type)) \
-    F(364, OpAttr_GetName, (const OrtOpAttr *attribute, const char **name)) \
-    F(368, Node_GetEpName, (const OrtNode *node, const char **name)) \
-    F(394, KernelInfo_GetOperatorSinceVersion, (const OrtKernelInfo *info, int *version)) \
-    F(414, GetTensorElementTypeAndShapeDataReference, (const OrtValue *value, int *type, const int64_t **sizes, size_t *count))
+/* Functions for execution providers. */
+typedef struct {
+    OrtStatus *(*CreateEpDevice)(OrtEpFactory *factory, const OrtHardwareDevice *device, const OrtKeyValuePairs *metadata,
+        const OrtKeyValuePairs *options, OrtEpDevice **made);
+    void *from_1[2 - 1];
+    OrtStatus *(*EpGraphSupportInfo_AddNodesToFuse)(OrtSupportInfo *info, const OrtNode *const *nodes, size_t count,
+        const void *options);
+    OrtStatus *(*EpGraphSupportInfo_AddSingleNode)(OrtSupportInfo *info, const OrtNode *node);
+    void *from_4[18 - 4];
+    OrtStatus *(*CreateKernelRegistry)(OrtKernelRegistry **registry);
+    void *from_19[20 - 19];
+    OrtStatus *(*KernelRegistry_AddKernel)(OrtKernelRegistry *registry, const OrtKernelDef *, OrtStatus *(*create)(void *,
+        const OrtKernelInfo *, OrtKernelImpl **), void *state);
+    OrtStatus *(*CreateKernelDefBuilder)(OrtKernelDefBuilder **builder);
+    void (*ReleaseKernelDefBuilder)(OrtKernelDefBuilder *builder);
+    OrtStatus *(*KernelDefBuilder_SetOperatorType)(OrtKernelDefBuilder *builder, const char *type);
+    OrtStatus *(*KernelDefBuilder_SetDomain)(OrtKernelDefBuilder *builder, const char *domain);
+    OrtStatus *(*KernelDefBuilder_SetSinceVersion)(OrtKernelDefBuilder *builder, int first, int last);
+    OrtStatus *(*KernelDefBuilder_SetExecutionProvider)(OrtKernelDefBuilder *builder, const char *name);
+    void *from_27[29 - 27];
+    OrtStatus *(*KernelDefBuilder_AddTypeConstraint)(OrtKernelDefBuilder *builder, const char *name,
+        const OrtDataType *const *types, size_t count);
+    void *from_30[32 - 30];
+    OrtStatus *(*KernelDefBuilder_Build)(OrtKernelDefBuilder *builder, OrtKernelDef **made);
+    void (*ReleaseKernelDef)(OrtKernelDef *definition);
+    void *from_34[40 - 34];
+    OrtStatus *(*GetTensorDataType)(int element_type, const OrtDataType **type);
+    void *from_41[43 - 41];
+    OrtStatus *(*KernelInfo_GetEp)(const OrtKernelInfo *info, const OrtEp **ep);
+} OrtEpApi;
 
-/* The same for the table of functions for execution providers. */
-#define ORT_EP_ENTRIES(F) \
-    F(0, CreateEpDevice, (OrtEpFactory *factory, const OrtHardwareDevice *device, const OrtKeyValuePairs *metadata, \
-      const OrtKeyValuePairs *options, OrtEpDevice **made)) \
-    F(2, EpGraphSupportInfo_AddNodesToFuse, (OrtSupportInfo *info, const OrtNode *const *nodes, size_t count, \
-      const void *options)) \
-    F(3, EpGraphSupportInfo_AddSingleNode, (OrtSupportInfo *info, const OrtNode *node)) \
-    F(18, CreateKernelRegistry, (OrtKernelRegistry **registry)) \
-    F(20, KernelRegistry_AddKernel, (OrtKernelRegistry *registry, const OrtKernelDef *, OrtCreateKernel create, void *state)) \
-    F(21, CreateKernelDefBuilder, (OrtKernelDefBuilder **builder)) \
-    F(23, KernelDefBuilder_SetOperatorType, (OrtKernelDefBuilder *builder, const char *type)) \
-    F(24, KernelDefBuilder_SetDomain, (OrtKernelDefBuilder *builder, const char *domain)) \
-    F(25, KernelDefBuilder_SetSinceVersion, (OrtKernelDefBuilder *builder, int first, int last)) \
-    F(26, KernelDefBuilder_SetExecutionProvider, (OrtKernelDefBuilder *builder, const char *name)) \
-    F(29, KernelDefBuilder_AddTypeConstraint, (OrtKernelDefBuilder *builder, const char *name, \
-      const OrtDataType *const *types, size_t count)) \
-    F(32, KernelDefBuilder_Build, (OrtKernelDefBuilder *builder, OrtKernelDef **def)) \
-    F(40, GetTensorDataType, (int element_type, const OrtDataType **type)) \
-    F(43, KernelInfo_GetEp, (const OrtKernelInfo *info, const OrtEp **ep))
-
-/* Other entries: G(place, what it returns, name, (types of parameters)) */
-#define ORT_OTHERS(G) \
-    G(1, int, GetErrorCode, (const OrtStatus *status)) \
-    G(2, const char *, GetErrorMessage, (const OrtStatus *status)) \
-    G(93, void, ReleaseStatus, (OrtStatus *status)) \
-    G(307, int, HardwareDevice_Type, (const OrtHardwareDevice *device)) \
-    G(317, const OrtEntry *, GetEpApi, (void))
-#define ORT_EP_OTHERS(G) \
-    G(22, void, ReleaseKernelDefBuilder, (OrtKernelDefBuilder *builder)) \
-    G(33, void, ReleaseKernelDef, (OrtKernelDef *def))
+/* All other functions. The flags that some of them write are C's bool, which has one byte. */
+typedef struct {
+    OrtStatus *(*CreateStatus)(int code, const char *message);
+    int (*GetErrorCode)(const OrtStatus *status);
+    const char *(*GetErrorMessage)(const OrtStatus *status);
+    void *from_3[51 - 3];
+    OrtStatus *(*GetTensorMutableData)(const OrtValue *value, void **data);
+    void *from_52[55 - 52];
+    OrtStatus *(*CastTypeInfoToTensorInfo)(const OrtTypeInfo *type, const OrtShapeInfo **info);
+    void *from_56[60 - 56];
+    OrtStatus *(*GetTensorElementType)(const OrtShapeInfo *info, int *type);
+    OrtStatus *(*GetDimensionsCount)(const OrtShapeInfo *info, size_t *count);
+    OrtStatus *(*GetDimensions)(const OrtShapeInfo *info, int64_t *sizes, size_t count);
+    void *from_63[90 - 63];
+    OrtStatus *(*KernelContext_GetInput)(const OrtKernelContext *context, size_t index, const OrtValue **value);
+    OrtStatus *(*KernelContext_GetOutput)(OrtKernelContext *context, size_t n, const int64_t *sizes, size_t rank,
+        OrtValue **value);
+    void *from_92[93 - 92];
+    void (*ReleaseStatus)(OrtStatus *status);
+    void *from_94[233 - 94];
+    OrtStatus *(*KernelInfo_GetOutputName)(const OrtKernelInfo *info, size_t index, char *text, size_t *size);
+    void *from_234[238 - 234];
+    OrtStatus *(*GetSessionConfigEntry)(const OrtSessionOptions *options, const char *key, char *text, size_t *size);
+    void *from_239[272 - 239];
+    OrtStatus *(*ReadOpAttr)(const OrtOpAttr *attribute, int type, void *data, size_t size, size_t *needed);
+    void *from_273[274 - 273];
+    OrtStatus *(*KernelContext_ParallelFor)(const OrtKernelContext *context, void (*work)(void *, size_t), size_t count,
+        size_t batches, void *job);
+    void *from_275[289 - 275];
+    OrtStatus *(*GetValueInfoName)(const OrtValueInfo *value, const char **name);
+    OrtStatus *(*GetValueInfoTypeInfo)(const OrtValueInfo *value, const OrtTypeInfo **type);
+    void *from_291[307 - 291];
+    int (*HardwareDevice_Type)(const OrtHardwareDevice *device);
+    void *from_308[317 - 308];
+    const OrtEpApi *(*GetEpApi)(void);
+    void *from_318[323 - 318];
+    OrtStatus *(*ValueInfo_GetValueProducer)(const OrtValueInfo *value, const OrtNode **node, size_t *output);
+    OrtStatus *(*ValueInfo_GetValueNumConsumers)(const OrtValueInfo *value, size_t *count);
+    OrtStatus *(*ValueInfo_GetValueConsumers)(const OrtValueInfo *value, const OrtNode **nodes, int64_t *inputs, size_t count);
+    void *from_326[329 - 326];
+    OrtStatus *(*ValueInfo_IsOptionalGraphInput)(const OrtValueInfo *value, unsigned char *flag);
+    OrtStatus *(*ValueInfo_IsGraphOutput)(const OrtValueInfo *value, unsigned char *flag);
+    OrtStatus *(*ValueInfo_IsConstantInitializer)(const OrtValueInfo *value, unsigned char *flag);
+    void *from_332[336 - 332];
+    OrtStatus *(*Graph_GetNumOperatorSets)(const OrtGraph *graph, size_t *count);
+    OrtStatus *(*Graph_GetOperatorSets)(const OrtGraph *graph, const char **domains, int64_t *versions, size_t count);
+    void *from_338[344 - 338];
+    OrtStatus *(*Graph_GetNumNodes)(const OrtGraph *graph, size_t *count);
+    OrtStatus *(*Graph_GetNodes)(const OrtGraph *graph, const OrtNode **nodes, size_t count);
+    void *from_346[348 - 346];
+    OrtStatus *(*Node_GetId)(const OrtNode *node, size_t *id);
+    OrtStatus *(*Node_GetName)(const OrtNode *node, const char **name);
+    OrtStatus *(*Node_GetOperatorType)(const OrtNode *node, const char **type);
+    OrtStatus *(*Node_GetDomain)(const OrtNode *node, const char **domain);
+    OrtStatus *(*Node_GetSinceVersion)(const OrtNode *node, int *version);
+    OrtStatus *(*Node_GetNumInputs)(const OrtNode *node, size_t *count);
+    OrtStatus *(*Node_GetInputs)(const OrtNode *node, const OrtValueInfo **values, size_t count);
+    OrtStatus *(*Node_GetNumOutputs)(const OrtNode *node, size_t *count);
+    OrtStatus *(*Node_GetOutputs)(const OrtNode *node, const OrtValueInfo **values, size_t count);
+    void *from_357[359 - 357];
+    OrtStatus *(*Node_GetNumAttributes)(const OrtNode *node, size_t *count);
+    OrtStatus *(*Node_GetAttributes)(const OrtNode *node, const OrtOpAttr **attributes, size_t count);
+    void *from_361[363 - 361];
+    OrtStatus *(*OpAttr_GetType)(const OrtOpAttr *attribute, int *type);
+    OrtStatus *(*OpAttr_GetName)(const OrtOpAttr *attribute, const char **name);
+    void *from_365[368 - 365];
+    OrtStatus *(*Node_GetEpName)(const OrtNode *node, const char **name);
+    void *from_369[414 - 369];
+    OrtStatus *(*GetTensorElementTypeAndShapeDataReference)(const OrtValue *value, int *type, const int64_t **sizes,
+        size_t *count);
+} OrtApi;
 
 typedef struct {
-#define F(place, name, parameters) OrtStatus *(*name) parameters;
-#define G(place, type, name, parameters) type (*name) parameters;
-    ORT_ENTRIES(F)
-    ORT_EP_ENTRIES(F)
-    ORT_OTHERS(G)
-    ORT_EP_OTHERS(G)
-#undef F
-#undef G
-} OrtCalls;
-
-/* Fills in the entries of ONNX Runtime's tables. Returns NULL, or a status where ONNX Runtime is older. */
-static inline OrtStatus *ort_calls(const OrtApiBase *base, OrtCalls *calls)
-{
-    const OrtEntry *api = base->GetApi(ORT_VERSION), *first = api ? api : base->GetApi(1);
-    calls->CreateStatus = (OrtStatus *(*)(int, const char *))first[0];
-    if (!api)
-        return calls->CreateStatus(ORT_FAIL, "convt's execution provider needs ONNX Runtime 1.25 or newer");
-#define F(place, name, parameters) calls->name = (OrtStatus *(*) parameters)api[place];
-#define G(place, type, name, parameters) calls->name = (type(*) parameters)api[place];
-    ORT_ENTRIES(F)
-    ORT_OTHERS(G)
-    api = calls->GetEpApi();
-    ORT_EP_ENTRIES(F)
-    ORT_EP_OTHERS(G)
-#undef F
-#undef G
-    return NULL;
-}
+    const OrtApi *(*GetApi)(unsigned version);
+} OrtApiBase;
 
 /* A provider with its options, in one session. */
 struct OrtEp {
@@ -172,9 +159,9 @@ struct OrtEp {
     OrtStatus *(*GetCapability)(OrtEp *, const OrtGraph *, OrtSupportInfo *);
     OrtStatus *(*Compile)(OrtEp *, const OrtGraph **, const OrtNode **fused, size_t count, OrtComputeInfo **, OrtNode **);
     void (*ReleaseNodeComputeInfos)(OrtEp *, OrtComputeInfo **, size_t count);
-    OrtEntry unused[8]; /* layouts, dynamic options, begin and end of runs, memory, streams */
+    void *unused[8]; /* layouts, dynamic options, begin and end of runs, memory, streams */
     OrtStatus *(*GetKernelRegistry)(OrtEp *, const OrtKernelRegistry **);
-    OrtEntry later[16]; /* more than any version has */
+    void *later[16]; /* more than any version has */
 };
 
 /* What makes the providers of sessions. */
@@ -189,10 +176,10 @@ struct OrtEpFactory {
     void (*ReleaseEp)(OrtEpFactory *, OrtEp *);
     uint32_t (*GetVendorId)(const OrtEpFactory *);
     const char *(*GetVersion)(const OrtEpFactory *);
-    OrtEntry unused[3]; /* compiled models, allocators */
+    void *unused[3]; /* compiled models, allocators */
     OrtStatus *(*CreateDataTransfer)(OrtEpFactory *, void **);
     bool (*IsStreamAware)(const OrtEpFactory *);
-    OrtEntry later[16]; /* more than any version has */
+    void *later[16]; /* more than any version has */
 };
 
 /* The computation of nodes that were fused into one. */
@@ -209,7 +196,7 @@ struct OrtKernelImpl {
     uint32_t flags;
     OrtStatus *(*Compute)(OrtKernelImpl *, OrtKernelContext *);
     void (*Release)(OrtKernelImpl *);
-    OrtEntry unused[2]; /* packed weights that ONNX Runtime keeps */
+    void *unused[2]; /* packed weights that ONNX Runtime keeps */
 };
 
 #endif
