@@ -10,7 +10,7 @@ import torch
 from .._base import terminal, words
 from . import _forward, _fuse, _mode, _weights
 from ._compute import precision_of
-from ._modules import RANKS, Settings, TransposedForward, as_torchs, base_of, frozen_weight, is_convts
+from ._modules import RANKS, Settings, TransposedForward, as_torchs, base_of, is_convts
 
 if TYPE_CHECKING:
     from .._base.typing import TorchPrecision
@@ -169,9 +169,8 @@ def accelerate(
             settings = Settings(present.precision if precision is None else precision, freeze, tune)
             if is_convts(module):
                 _forward.set_attribute(undo, module, "_convt_settings", settings)
-            elif forward is None or settings != present or not forward.is_of(module):
-                replacement = TransposedForward(module, settings, RANKS[base_of(type(module))])
-                _forward.set_attribute(undo, module, "forward", replacement)
+            else:
+                _forward.install(undo, module, TransposedForward, settings, RANKS[base_of(type(module))])
         fused = _install_fusion(model, undo)
         serving = _install_functional(model, undo, Settings(precision, freeze, tune), functional)
         undo.pop_all()
@@ -192,10 +191,8 @@ def _install_functional(model, undo, settings, wanted):
         if present is None and not (wanted and "forward" not in vars(module) and _mode.has_own_forward(module)):
             continue
         names.append(name)
-        precision = present.serving[0] if present is not None and settings.precision is None else settings.precision
-        now = settings._replace(precision=precision)
-        if present is None or present.serving != now or not present.is_of(module):
-            _forward.set_attribute(undo, module, "forward", _mode.FunctionalForward(module, now, type(module)))
+        precision = present.settings[0].precision if present and settings.precision is None else settings.precision
+        _forward.install(undo, module, _mode.FunctionalForward, settings._replace(precision=precision), type(module))
     return names
 
 
@@ -210,9 +207,8 @@ def _install_fusion(model, undo):
         for child, behind in fused.items():
             place = _join(name, child)
             found[place] = max(behind, found.get(place, ()), key=len)  # an outer Sequential may fuse more modules
-        forward = _forward.installed(module)
-        if fused and (forward is None or not forward.is_of(module)):
-            _forward.set_attribute(undo, module, "forward", _fuse.SequentialForward(module))
+        if fused:
+            _forward.install(undo, module, _fuse.SequentialForward)
     return found
 
 
@@ -250,24 +246,11 @@ def refresh(model: ModelOrTensor) -> ModelOrTensor:
         _weights.forget(model)
         return model
     for _, module in _transposed(model):
-        _forget(module)
-    _forget_functional(model)
-    return model
-
-
-def _forget_functional(model):
-    """Drop the packed weights of functions that forwards of a model call with its parameters and buffers."""
+        _weights.forget_module(module)
     if any(_forward.installed(module, _mode.FunctionalForward) for module in model.modules()):
-        for tensor in (*model.parameters(), *model.buffers()):
+        for tensor in (*model.parameters(), *model.buffers()):  # which functions in its forwards may be called with
             _weights.forget(tensor)
-
-
-def _forget(module):
-    """Drop the packed weights of a transposed convolution, and the copies of its weights with a batch norm folded in."""
-    for weight in (module._parameters.get("weight"), frozen_weight(module)):
-        if weight is not None:
-            _weights.forget(weight)
-    _fuse.forget(module)
+    return model
 
 
 def restore(model: Model) -> Model:
@@ -298,10 +281,8 @@ def restore(model: Model) -> Model:
     >>> vars(convt.torch.restore(model)).keys() == vars(torch.nn.ConvTranspose1d(1, 1, 2)).keys()
     True
     """
-    for _, module in _transposed(model):
-        _forget(module)
+    for _, module in _transposed(refresh(model)):
         as_torchs(module)
-    _forget_functional(model)
     for module in model.modules():
         _forward.remove(module)
     return model

@@ -92,6 +92,13 @@ def set_attribute(undo, module, name, value):
     attributes[name] = value
 
 
+def install(undo, module, kind, *settings):
+    """Give a module a Forward of this class with these settings, unless it has it. ``undo`` is that of `set_attribute`."""
+    present = vars(module).get("forward")
+    if type(present) is not kind or present.settings != settings or not present.is_of(module):
+        set_attribute(undo, module, "forward", kind(module, *settings))
+
+
 def installed(module, kind=Forward):
     """Return the Forward of a module if it is an instance of ``kind``, else None."""
     forward = vars(module).get("forward")

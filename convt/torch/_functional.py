@@ -1,11 +1,11 @@
-"""The transposed convolutions of `torch.nn.functional`, computed by convt or left to torch, and a mode in which convt computes
-them."""
+"""The transposed convolutions of `torch.nn.functional`, computed by convt or left to torch: `serve` is the one way to convt's
+call, from functions, modules, a mode and fused modules."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -53,11 +53,6 @@ def per_axis(value, rank):
     if isinstance(value, (tuple, list, torch.Size)) and len(value) in (1, rank):
         return tuple(value) * (rank // len(value))
     return None
-
-
-def _each_axis(rank, plain, *values):
-    """Return a tuple of `per_axis` of all values. Only a plain call may call compiled functions, which Dynamo cannot trace."""
-    return values if plain and are_axes(values, rank) else tuple([per_axis(value, rank) for value in values])
 
 
 def _is_supported(rank, input, weight, bias, attributes, groups, plain):
@@ -172,61 +167,37 @@ def _have_escaped(*tensors):
     return any(torch._C._functorch.is_functorch_wrapped_tensor(tensor) for tensor in tensors if tensor is not None)
 
 
-def conv_transpose_nd(
-    rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze, tune=False
-):
-    """Compute a function of torch.nn.functional for ``rank`` spatial axes with convt, or with torch for unsupported calls."""
-    check_precision(precision)
-    arguments = input, weight, bias, stride, padding, output_padding, groups, dilation
-    result = _served(rank, *arguments, precision, freeze, tune)
-    return TORCH_FUNCTIONS[rank](*arguments) if result is None else result
-
-
-def _with_torchs_errors(rank: int) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """Decorate a function: it raises the TypeError of torch's function, which says how the caller gave an argument."""
-
-    def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
-        @functools.wraps(function)
-        def call(*args: _P.args, **keywords: _P.kwargs) -> _T:
-            try:
-                return function(*args, **keywords)
-            except TypeError as error:
-                raised = error
-            try:
-                _raise_torchs_error(rank, args, keywords)
-                raise raised
-            finally:
-                del raised  # it holds this frame
-
-        return call
-
-    return decorate
-
-
-def _raise_torchs_error(rank, arguments, keywords):
-    TORCH_FUNCTIONS[rank](*arguments, **{name: keywords[name] for name in keywords.keys() - {"precision", "freeze"}})
-
-
 recorder = None  # while `profile` measures: called with a function that computes a call, and with its arguments
 
 
-def _served(*arguments):
-    """Compute a transposed convolution with convt, or return None for calls that torch computes or refuses."""
+def serve(*arguments):
+    """Compute a transposed convolution with convt, or return None for calls that torch computes or refuses.
+
+    The arguments are those of `_serve`.
+    """
     return _serve(*arguments) if recorder is None else recorder(_serve, *arguments)
 
 
-def _serve(rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze, tune):
-    plain = is_plain_call(input, weight, bias)
-    attributes = _each_axis(rank, plain, stride, padding, output_padding, dilation)
-    arguments = rank, input, weight, bias, attributes, groups, precision, freeze, tune, plain
+def _serve(
+    rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision=None, freeze=False, tune=False,
+    activation=None, plain=None,
+):  # fmt: skip
+    """Compute what `serve` computes. ``plain`` is the result of `is_plain_call` if it is known."""
+    plain = is_plain_call(input, weight, bias) if plain is None else plain
+    if not plain and _needs_torch_operator():
+        return None
+    attributes = stride, padding, output_padding, dilation
+    if not (plain and are_axes(attributes, rank)):  # Dynamo cannot trace compiled functions
+        attributes = tuple([per_axis(value, rank) for value in attributes])
+    arguments = rank, input, weight, bias, attributes, groups, precision, freeze, tune, activation, plain
     if plain and torch._C._len_torch_function_stack():
         with aside():
             return _computed(*arguments)
-    return _computed(*arguments) if plain or not _needs_torch_operator() else None
+    return _computed(*arguments)
 
 
-def _computed(rank, input, weight, bias, attributes, groups, precision, freeze, tune, plain):
-    """Compute what `_served` computes. ``attributes`` is the result of `_each_axis`, ``plain`` that of `is_plain_call`."""
+def _computed(rank, input, weight, bias, attributes, groups, precision, freeze, tune, activation, plain):
+    """Compute what `serve` computes. ``attributes`` are results of `per_axis`, ``plain`` that of `is_plain_call`."""
     batched = input
     if type(input) in _SUPPORTED_TYPES and input.dim() == rank + 1:
         batched = input.unsqueeze(0)
@@ -241,7 +212,7 @@ def _computed(rank, input, weight, bias, attributes, groups, precision, freeze, 
         )
         # A call through torch's dispatcher takes ten microseconds more.
         if plain and not gradients:
-            result = compute(*arguments, None, tune)
+            result = compute(*arguments, activation, tune)
         elif _have_escaped(input, weight, bias):
             raise ValueError("tensors of a transform of torch.func that has ended")
         else:
@@ -255,6 +226,24 @@ def _computed(rank, input, weight, bias, attributes, groups, precision, freeze, 
     return None
 
 
+def bind(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+    """Return the arguments of a function of torch.nn.functional in order."""
+    return input, weight, bias, stride, padding, output_padding, groups, dilation
+
+
+def call(function, arguments, keywords, settings):
+    """Compute a call of one of torch's functions with convt, or with this function, which raises its own errors.
+
+    ``settings`` are precision, freeze and tune.
+    """
+    try:
+        bound = bind(*arguments, **keywords)
+    except TypeError:
+        bound = None
+    result = None if bound is None else serve(RANKS_OF[function], *bound, *settings)
+    return function(*arguments, **keywords) if result is None else result
+
+
 class Serving(TorchFunctionMode):
     """A mode in which convt computes the transposed convolutions of torch.nn.functional, with these settings.
 
@@ -266,50 +255,33 @@ class Serving(TorchFunctionMode):
         self.settings = precision, freeze, tune
 
     def __torch_function__(self, function, types, arguments=(), keywords=None):
-        rank, keywords = RANKS_OF.get(function), keywords or {}
-        if rank is not None and not torch.compiler.is_compiling():
-            try:
-                bound = bind(*arguments, **keywords)
-            except TypeError:  # torch's own error follows
-                return function(*arguments, **keywords)
-            result = _served(rank, *bound, *self.settings)
-            if result is not None:
-                return result
-        return function(*arguments, **keywords)
+        if function in RANKS_OF and not torch.compiler.is_compiling():
+            return call(function, arguments, keywords or {}, self.settings)
+        return function(*arguments, **(keywords or {}))
 
 
-def bind(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
-    """Return the arguments of a function of torch.nn.functional in order."""
-    return input, weight, bias, stride, padding, output_padding, groups, dilation
+def _computes(torch_function: Callable[..., Any]) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+    """Decorate a declaration of convt's function in place of one of torch's, and compute its calls.
 
-
-def compute_fused(*arguments):
-    """Compute a transposed convolution and an activation in one call, or return None if convt does not support the tensors.
-
-    The arguments are those of `_serve_fused`. The caller checks that the call is in inference, and `is_plain_call`.
+    Errors are those of torch's function, which say how the caller gave an argument.
     """
-    return _serve_fused(*arguments) if recorder is None else recorder(_serve_fused, *arguments)
+
+    def decorate(declaration: Callable[_P, _T]) -> Callable[_P, _T]:
+        def function(*arguments: Any, precision: Any = None, freeze: bool = False, **keywords: Any) -> Any:
+            check_precision(precision)
+            return call(torch_function, arguments, keywords, (precision, freeze, False))
+
+        return functools.wraps(declaration)(function)
+
+    return decorate
 
 
-def _serve_fused(
-    rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, reuse, activation, tune
-):
-    attributes = _each_axis(rank, True, stride, padding, output_padding, dilation)
-    try:
-        if not _is_supported(rank, input, weight, bias, attributes, groups, True):
-            return None
-        return compute(input, weight, bias, *attributes[:3], groups, attributes[3], precision, reuse, activation, tune)
-    except REFUSED as error:
-        log.note("torch", f"left to torch: {error}")
-        return None
-
-
-@_with_torchs_errors(1)
+@_computes(functional.conv_transpose1d)
 def conv_transpose1d(
     input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: _Axes = 1,
     padding: _Axes = 0, output_padding: _Axes = 0, groups: int | torch.SymInt = 1, dilation: _Axes = 1,
     *, precision: TorchPrecision = None, freeze: bool = False,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:  # type: ignore[empty-body]  # fmt: skip
     """Compute `torch.nn.functional.conv_transpose1d` with convt.
 
     torch computes what convt does not support: other devices, dtypes and layouts, and subclasses of tensors. Gradients are
@@ -355,15 +327,14 @@ def conv_transpose1d(
     >>> convt.torch.conv_transpose1d(torch.ones(1, 2, 3), torch.ones(2, 1, 2), stride=2).tolist()
     [[[2.0, 2.0, 2.0, 2.0, 2.0, 2.0]]]
     """
-    return conv_transpose_nd(1, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze)
 
 
-@_with_torchs_errors(2)
+@_computes(functional.conv_transpose2d)
 def conv_transpose2d(
     input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: _Axes = 1,
     padding: _Axes = 0, output_padding: _Axes = 0, groups: int | torch.SymInt = 1, dilation: _Axes = 1,
     *, precision: TorchPrecision = None, freeze: bool = False,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:  # type: ignore[empty-body]  # fmt: skip
     """Compute `torch.nn.functional.conv_transpose2d` with convt.
 
     Parameters, errors and output sizes are those of `conv_transpose1d`, with two spatial axes. The output is in
@@ -375,15 +346,14 @@ def conv_transpose2d(
     >>> convt.torch.conv_transpose2d(torch.ones(1, 8, 5, 5), torch.ones(8, 4, 2, 2), stride=2).shape
     torch.Size([1, 4, 10, 10])
     """
-    return conv_transpose_nd(2, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze)
 
 
-@_with_torchs_errors(3)
+@_computes(functional.conv_transpose3d)
 def conv_transpose3d(
     input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: _Axes = 1,
     padding: _Axes = 0, output_padding: _Axes = 0, groups: int | torch.SymInt = 1, dilation: _Axes = 1,
     *, precision: TorchPrecision = None, freeze: bool = False,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:  # type: ignore[empty-body]  # fmt: skip
     """Compute `torch.nn.functional.conv_transpose3d` with convt.
 
     Parameters, errors and output sizes are those of `conv_transpose1d`, with three spatial axes. The output is in
@@ -395,4 +365,3 @@ def conv_transpose3d(
     >>> convt.torch.conv_transpose3d(torch.ones(8, 3, 3, 3), torch.ones(8, 4, 2, 2, 2), stride=2).shape
     torch.Size([4, 6, 6, 6])
     """
-    return conv_transpose_nd(3, input, weight, bias, stride, padding, output_padding, groups, dilation, precision, freeze)

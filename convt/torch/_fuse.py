@@ -1,7 +1,6 @@
 """Fusion of a transposed convolution in a Sequential with the batch norm and activation that follow it."""
 
 import sys
-import weakref
 
 import torch
 from torch.nn.modules import module as _module
@@ -9,11 +8,10 @@ from torch.nn.modules import module as _module
 from .._base import norm as _norm
 from .._base.activation import ACTIVATIONS
 from ._arrays import array, is_plain, tensor_of
-from ._compute import COMPARED, TRUSTED
 from ._forward import Forward, unhooked
-from ._functional import aside, compute_fused, is_plain_call
+from ._functional import aside, is_plain_call, serve
 from ._modules import RANKS, TORCH_CLASSES, TransposedForward, base_of, has_torchs_forward, settings_of
-from ._weights import fingerprint, register_copy
+from ._weights import computed, fingerprint, register_copy
 
 _FOLDED = (torch.float32, torch.float64)  # dtypes of weights exact enough to absorb a batch norm
 _NORMS = {1: torch.nn.BatchNorm1d, 2: torch.nn.BatchNorm2d, 3: torch.nn.BatchNorm3d}
@@ -171,31 +169,18 @@ class SequentialForward(Forward):
 
 def _fold_and_compute(conv, norm, activation, input):
     """Compute a transposed convolution, norm and activation in one call, or return None if convt cannot fuse them."""
-    rank, settings = RANKS[base_of(type(conv))], settings_of(conv)
-    if not isinstance(input, torch.Tensor) or input.is_nested or input.dim() != rank + 2:
+    rank, settings, weight, bias = RANKS[base_of(type(conv))], settings_of(conv), conv.weight, conv.bias
+    if not isinstance(input, torch.Tensor) or input.dim() != rank + 2:
         return None
     if conv.padding_mode != "zeros" or type(conv.padding) is not tuple:
         return None
-    weight, bias, reuse = conv.weight, conv.bias, TRUSTED if settings.freeze else COMPARED
     if norm is not None:
-        others = [t for t in (bias, norm.weight, norm.bias, norm.running_mean, norm.running_var) if t is not None]
-        if weight.dtype not in _FOLDED or not all(is_plain(t, weight.dtype) for t in (weight, *others)):
-            return None
-        if weight.dim() != rank + 2 or weight.shape[1] * conv.groups != conv.out_channels:
-            return None
-        if any(t.shape != (conv.out_channels,) for t in others):
-            return None
-        try:
-            weight, bias = _fold(conv, norm, settings.freeze)
-        except ValueError:  # a tensor without memory
-            return None
+        weight, bias = _folded(conv, norm, rank, settings.freeze)
         if weight is None:
             return None
-        reuse = TRUSTED  # only this module has references to the folded tensors
-    return compute_fused(
-        rank, input, weight, bias, conv.stride, conv.padding, conv.output_padding, conv.groups, conv.dilation,
-        settings.precision, reuse, activation, settings.tune,
-    )  # fmt: skip
+    arguments = input, weight, bias, conv.stride, conv.padding, conv.output_padding, conv.groups, conv.dilation
+    freeze = settings.freeze or norm is not None  # only convt has references to folded weights
+    return serve(rank, *arguments, settings.precision, freeze, settings.tune, activation, True)
 
 
 def _keeps_strides(activation):
@@ -213,30 +198,33 @@ def _with_usual_strides(result):
     return result
 
 
-_folded = weakref.WeakKeyDictionary()  # convolution -> (state of the source tensors, folded weight, folded bias)
+def _folded(conv, norm, rank, freeze):
+    """Return the weight and bias of a convolution with a batch norm folded in, or (None, None) if convt cannot fold it.
 
-
-def _fold(conv, norm, freeze):
-    """Return the weight and bias of a convolution with a batch norm folded in. They are recomputed when a tensor changes.
-
-    Return (None, None) if that could change results.
+    They are computed again when a tensor changes.
     """
     tensors = conv.weight, conv.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var
-    now = (norm.eps, *[fingerprint(tensor, freeze) for tensor in tensors])
-    known = _folded.get(conv)
-    if known is None or known[0] != now:
-        arrays = [None if t is None else array(t) for t in tensors]
-        weight, bias = _norm.fold(*arrays, norm.eps, conv.groups)
-        if weight is not None:
-            folded = torch.empty_like(conv.weight, requires_grad=False)  # with its strides, which determine the output's
-            array(folded)[...] = weight
-            weight, bias = folded, tensor_of(bias)
-        known = _folded[conv] = now, weight, bias
-        if weight is not None and not torch.__future__.get_swap_module_params_on_conversion():
-            register_copy(weight)
-    return known[1:]
+    weight, *vectors = [tensor for tensor in tensors if tensor is not None]
+    if weight.dtype not in _FOLDED or not all(is_plain(each, weight.dtype) for each in (weight, *vectors)):
+        return None, None
+    if weight.dim() != rank + 2 or weight.shape[1] * conv.groups != conv.out_channels:
+        return None, None
+    if any(each.shape != (conv.out_channels,) for each in vectors):
+        return None, None
+    try:
+        state = norm.eps, *[fingerprint(tensor, freeze) for tensor in tensors]
+    except ValueError:  # a tensor without memory
+        return None, None
+    return computed(conv, state, tensors, lambda: _fold(tensors, norm.eps, conv.groups))
 
 
-def forget(module):
-    """Drop the weights of a module with a batch norm folded in."""
-    _folded.pop(module, None)
+def _fold(tensors, epsilon, groups):
+    """Return the weight and bias of `_folded`, or (None, None) if they could change results."""
+    weight, bias = _norm.fold(*[None if each is None else array(each) for each in tensors], epsilon, groups)
+    if weight is None:
+        return None, None
+    folded = torch.empty_like(tensors[0], requires_grad=False)  # with its strides, which determine the output's
+    array(folded)[...] = weight
+    if not torch.__future__.get_swap_module_params_on_conversion():
+        register_copy(folded)
+    return folded, tensor_of(bias)

@@ -59,14 +59,14 @@ class FunctionalForward(_forward.Forward):
 
     def __init__(self, module, settings, cls):
         super().__init__(module, settings, cls)
-        self.serving, self.torch_forward = settings, cls.forward
+        self.torch_forward = cls.forward
 
     def __call__(self, *arguments, **keywords):
         module = self.module()
         forward = type(module).forward
-        if torch.compiler.is_compiling() or _is_active(self.serving):
+        if torch.compiler.is_compiling() or _is_active(self.settings[0]):
             return forward(module, *arguments, **keywords)
-        with Serving(*self.serving):
+        with Serving(*self.settings[0]):
             return forward(module, *arguments, **keywords)
 
 

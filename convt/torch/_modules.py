@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import operator
-import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -11,7 +9,8 @@ from torch.nn.modules.utils import _single
 
 from . import _forward
 from ._compute import precision_of
-from ._functional import NAMES, TORCH_FUNCTIONS, conv_transpose_nd
+from ._functional import NAMES, TORCH_FUNCTIONS, call
+from ._weights import computed
 
 if TYPE_CHECKING:
     from .._base.typing import TorchPrecision
@@ -50,9 +49,6 @@ def _source_tensors(module):
     return [tensor for place in places for tensor in place._parameters.values()]
 
 
-_frozen = weakref.WeakKeyDictionary()  # module -> (weight, bias, their source tensors), if it computes its weights
-
-
 def _weights(module, input, freeze):
     """Return the weight and bias of a module. With ``freeze``, computed ones are those of an earlier call in inference."""
     parameters = module._parameters
@@ -61,17 +57,7 @@ def _weights(module, input, freeze):
     trusted = freeze and not module.training and not torch.compiler.is_compiling() and not torch.is_grad_enabled()
     if not trusted or "weight" in parameters:
         return module.weight, module.bias
-    sources = _source_tensors(module)
-    weight, bias, known = _frozen.get(module, (None, None, ()))
-    same = len(known) == len(sources) and all(map(operator.is_, known, sources))
-    if weight is None or not same or weight.dtype is not input.dtype or weight.device != input.device:
-        weight, bias, _ = _frozen[module] = module.weight, module.bias, sources
-    return weight, bias
-
-
-def frozen_weight(module):
-    """Return the weight that a module computed earlier and that is frozen, or None, and forget it."""
-    return _frozen.pop(module, (None,))[0]
+    return computed(module, (input.dtype, input.device), _source_tensors(module), lambda: (module.weight, module.bias))
 
 
 def _compute_forward(module, rank, input, output_size, settings):
@@ -86,9 +72,8 @@ def _compute_forward(module, rank, input, output_size, settings):
         output_padding = module._output_padding(input, output_size, *sizes, rank, module.dilation)
     # After the check of output_size, as in torch, because reading a weight may change the state of a parametrization.
     weight, bias = _weights(module, input, settings.freeze)
-    return conv_transpose_nd(
-        rank, input, weight, bias, module.stride, module.padding, output_padding, module.groups, module.dilation, *settings
-    )
+    arguments = input, weight, bias, module.stride, module.padding, output_padding, module.groups, module.dilation
+    return call(TORCH_FUNCTIONS[rank], arguments, {}, settings)
 
 
 class TransposedForward(_forward.Forward):
@@ -96,15 +81,13 @@ class TransposedForward(_forward.Forward):
 
     def __init__(self, module, settings, rank):
         super().__init__(module, settings, rank)
-        self.module_settings, self.rank = settings, rank
-        self.torch_forward, self.name, self.function = _FORWARDS[rank], NAMES[rank], TORCH_FUNCTIONS[rank]
+        self.rank, self.torch_forward = rank, _FORWARDS[rank]
 
     def __call__(self, input, output_size=None):
         module = self.module()
-        # The checks of `has_torchs_forward`, inlined for speed.
-        if type(module).forward is not self.torch_forward or _FUNCTIONAL[self.name] is not self.function:
+        if not has_torchs_forward(module, self.rank):
             return type(module).forward(module, input, *(() if output_size is None else (output_size,)))
-        return _compute_forward(module, self.rank, input, output_size, self.module_settings)
+        return _compute_forward(module, self.rank, input, output_size, self.settings[0])
 
 
 def settings_of(module):

@@ -6,6 +6,7 @@ A tensor's version counter in PyTorch misses some changes: those through ``.data
 tensor or, if each call brings a new tensor, to its values.
 """
 
+import operator as operator_module
 import weakref
 
 import torch
@@ -153,6 +154,29 @@ def operator(weight, bias, key, keywords, freeze, at_once=False):
             return None
     values = known.reusable_values(weight, freeze)
     return None if values is None else known.operator(values, bias, key, keywords)
+
+
+_computed = weakref.WeakKeyDictionary()  # module -> (state, source tensors, weight and bias computed from these)
+
+
+def computed(module, state, sources, make):
+    """Return the weight and bias of ``make()``, which computes them for a module from ``sources``, tensors or None.
+
+    It is called again when ``state`` differs or a source is another object. The sources are kept, so that no new tensor gets the
+    identity of an old one.
+    """
+    known = _computed.get(module)
+    same = known is not None and known[0] == state and len(known[1]) == len(sources)
+    if not same or not all(map(operator_module.is_, known[1], sources)):
+        known = _computed[module] = state, sources, *make()
+    return known[2:]
+
+
+def forget_module(module):
+    """Drop the packed weights of a module, and those computed for it."""
+    for weight in (module._parameters.get("weight"), *_computed.pop(module, ())[2:3]):
+        if weight is not None:
+            forget(weight)
 
 
 def register_copy(weight):
