@@ -50,6 +50,7 @@ class Guarded:
         self._bytes[:] = 0xFF
         first = PAGE + (self._length - size - off if layout.get("end") else off)
         self.view = np.ndarray(shape, dtype, self._memory, first - low, strides)
+        self.nan = np.frombuffer(b"\xff" * dtype.itemsize, dtype)[0]  # what all bytes are at first
 
     def freeze(self):
         """Make the memory read-only."""
@@ -62,7 +63,7 @@ class Guarded:
 
     def only_elements_written(self):
         """Check whether the bytes between the elements are 0xff. Elements are set to 0xff by this."""
-        self.view[...] = np.frombuffer(b"\xff" * self.view.itemsize, self.view.dtype)[0]
+        self.view[...] = self.nan
         return self.untouched()
 
 

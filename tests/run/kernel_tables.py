@@ -5,13 +5,13 @@ skipped. A `Kernels` calls the entries of a set.
 """
 
 import ctypes
-import mmap
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cases import DTYPES, HAS_CHECKOUT, ISA_ROWS
+from fuzz import memory
 
 import convt
 from convt import _core
@@ -163,36 +163,23 @@ def act(name="NONE", a=0.25, b=3.0):
     return record("convt_act", code=ACT[name], a=a, b=b)
 
 
-_libc = ctypes.CDLL(None)
-_PATTERN = 0xFF  # NaN in every dtype
-
-
-class Guarded:
+class Guarded(memory.Guarded):
     """An array of ``size`` elements, the last that may be touched: the page after them can neither be read nor written.
 
-    Elements before it and up to ``slack`` elements of it are NaN until a kernel writes them. ``aligned``: it starts at a cache
-    line, so up to 63 bytes lie between its end and the page.
+    Its bytes, and at least 128 before it, are those of NaN until a kernel writes them. ``aligned``: it starts at a cache line,
+    and up to 63 bytes lie between its end and the page.
     """
 
     def __init__(self, size, dtype, aligned=False):
-        dtype = np.dtype(dtype)
-        page, used = mmap.PAGESIZE, int(size) * dtype.itemsize
-        whole = -(-(used + 128) // page) * page
-        self.memory = mmap.mmap(-1, whole + page)
-        raw = np.frombuffer(self.memory, np.uint8)
-        assert _libc.mprotect(ctypes.c_void_p(raw.ctypes.data + whole), ctypes.c_size_t(page), 0) == 0
-        self.raw = raw[:whole]
-        self.raw[...] = _PATTERN
-        self.start = whole - used - ((whole - used) % 64 if aligned else 0)
-        self.array = self.raw[self.start : self.start + used].view(dtype)
+        dtype, size = np.dtype(dtype), int(size)
+        before = 128 // dtype.itemsize
+        super().__init__((before + size,), dtype, {"end": True, "off": -size * dtype.itemsize % 64 if aligned else 0})
+        self.array = self.view[before:]
 
     def assert_only(self, written):
-        """Check that only the elements in the mask or slice ``written`` changed."""
-        changed = self.raw != _PATTERN
-        here = np.zeros(len(self.array), bool)
-        here[written] = True
-        changed[self.start : self.start + self.array.nbytes] &= ~np.repeat(here, self.array.itemsize)
-        assert not changed.any()
+        """Check that only the elements in the mask or slice ``written`` changed. They are lost by this."""
+        self.array[written] = self.nan
+        assert self.untouched()
 
 
 def guarded(values, dtype, aligned=False, room=0):

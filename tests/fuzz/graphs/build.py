@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from . import mutate
+from . import mutate, oracle
 
 _SMALL = 40  # elements of a plane; larger planes do not grow by strides
 TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "float64": TensorProto.DOUBLE}
@@ -517,18 +517,7 @@ def _sizes(sizes, kernel, given):
     """Return the sizes of an output, by the rules of ONNX."""
     plain = {name: value[2] if isinstance(value, tuple) else value for name, value in given.items()}
     plain = {name: value for name, value in plain.items() if value is not None}
-    rank, found = len(kernel), []
-    pads, shape = plain.get("pads", [0] * rank * 2), plain.get("output_shape")
-    for n, size in enumerate(sizes):
-        stride, dilation = (plain.get(name, [1] * rank)[n] for name in ("strides", "dilations"))
-        full = stride * (size - 1) + (kernel[n] - 1) * dilation + 1 + plain.get("output_padding", [0] * rank)[n]
-        if shape is not None:
-            found.append(shape[n])
-        elif plain.get("auto_pad", "").startswith("SAME"):
-            found.append(min(full, size * stride))
-        else:
-            found.append(max(0, full - (0 if plain.get("auto_pad") == "VALID" else pads[n] + pads[n + rank])))
-    return found
+    return [max(0, size) for _, size in oracle.windows(sizes, kernel, plain)]
 
 
 def _common(kind, shapes):

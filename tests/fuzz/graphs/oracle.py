@@ -153,24 +153,29 @@ class _Run:
 # ---------------------------------------------------------------- operators
 
 
-def _conv(x, w, b=None, **given):
-    group, rank = given.get("group", 1), x.v.ndim - 2
+def windows(sizes, kernel, given):
+    """Return (begin, size) of each axis of a ConvTranspose in its full scatter. ``given`` has the node's attributes."""
+    rank, found = len(kernel), []
     axis = lambda name, plain: list(given.get(name) or [plain] * rank)  # noqa: E731
     strides, dilations, extra = axis("strides", 1), axis("dilations", 1), axis("output_padding", 0)
     pads, shape = list(given.get("pads") or [0] * 2 * rank), given.get("output_shape")
-    auto, kernel = given.get("auto_pad", b"NOTSET"), w.v.shape[2:]
+    auto = given.get("auto_pad", "NOTSET")
     auto = auto.decode() if isinstance(auto, bytes) else auto
-    begins, outs = [], []
-    for n in range(rank):
-        full = strides[n] * (x.v.shape[n + 2] - 1) + (kernel[n] - 1) * dilations[n] + 1 + extra[n]
-        want = shape[n] if shape else min(full, x.v.shape[n + 2] * strides[n]) if auto.startswith("SAME") else None
+    for n, size in enumerate(sizes):
+        full = strides[n] * (size - 1) + (kernel[n] - 1) * dilations[n] + 1 + extra[n]
+        want = shape[n] if shape else min(full, size * strides[n]) if auto.startswith("SAME") else None
         if want is None:
-            begin, out = (0, full) if auto == "VALID" else (pads[n], full - pads[n] - pads[n + rank])
+            found.append((0, full) if auto == "VALID" else (pads[n], full - pads[n] - pads[n + rank]))
         else:
             total = max(full - want, 0)
-            begin, out = total // 2 if auto == "SAME_UPPER" else -(-total // 2), want
-        begins.append(begin)
-        outs.append(out)
+            found.append((total // 2 if auto == "SAME_UPPER" else -(-total // 2), want))
+    return found
+
+
+def _conv(x, w, b=None, **given):
+    group, rank, kernel = given.get("group", 1), x.v.ndim - 2, w.v.shape[2:]
+    strides, dilations = (list(given.get(name) or [1] * rank) for name in ("strides", "dilations"))
+    begins, outs = zip(*windows(x.v.shape[2:], kernel, given), strict=True)
     scatter = lambda a, c: _scatter(a, c, group, strides, dilations, begins, outs)  # noqa: E731
     fx, fw = (np.where(np.isfinite(each.v), np.abs(each.v), 0) for each in (x, w))
     v, size = scatter(x.v, w.v), scatter(fx, fw)
