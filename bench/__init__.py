@@ -12,7 +12,7 @@ layers      the table of built-in layers, and the reader of layer files
 samples     random neighbours of layers
 shared      modules of convt that the benchmark loads without importing convt
 descriptor  one layer in benchdnn's notation
-batch       benchdnn's batch files; layers.batch holds the built-in layers
+batch       benchdnn's batch files
 problem     a layer with dtype, layout, mode and input values
 check       the comparison of a result with the definition of the operator, before and after timing
 peers/      the libraries, one module for each way to run one

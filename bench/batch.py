@@ -3,7 +3,7 @@
 An option that changes the computation applies to all descriptors after it, until `--reset`. An option that only controls how
 benchdnn runs is ignored with a note. Any other option is an error.
 
-`python -m bench.batch` prints the built-in layers as a batch file. `layers.batch` holds its output.
+`python -m bench.batch` prints the built-in layers as a batch file.
 """
 
 from __future__ import annotations

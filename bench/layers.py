@@ -1,7 +1,7 @@
 """The table of built-in layers, and the reader of `--layers FILE`.
 
 A row of the table is one transposed convolution of a public network. A single number applies to every spatial axis, `8x1` gives
-one number per axis, and pads are `begin` or `begin:end`. `layers.batch` holds the same layers in benchdnn's notation.
+one number per axis, and pads are `begin` or `begin:end`. `python -m bench.batch` prints the same layers in benchdnn's notation.
 """
 
 from __future__ import annotations
