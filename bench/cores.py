@@ -132,7 +132,7 @@ def _depthwise(schedule, packing, ins, outs) -> np.ndarray:
     return _product(row_work, lanes, block_work[0]) + _product(_block_sizes(count, task.rows), lanes, block_work[1])
 
 
-def _rows(schedule, packing, ins, outs, how) -> np.ndarray:
+def _rows(schedule, packing, ins, outs) -> np.ndarray:
     """Return the work of tasks: blocks of the last axis fastest, then rows, groups. All taps of the last axis count."""
     problem = schedule.problem
     per = problem.ci * -(-problem.kernel[-1] // problem.strides[-1])
