@@ -308,7 +308,6 @@ setup(
     # bench/ is installed as convt_bench, because `bench` is too general a name beside other packages: see bench/__init__.py.
     packages=[*find_packages(include=["convt", "convt.*"]), "convt_bench", "convt_bench.peers"],
     package_dir={"convt_bench": "bench"},
-    package_data={"convt_bench": ["session_layers.json"]},
     ext_modules=cythonize(
         [extension(path) for path in sorted(Path("convt").rglob("*.pyx"))],
         nthreads=CORES if FORKS else 0,

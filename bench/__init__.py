@@ -38,7 +38,7 @@ jax_door    convt.jax beside jax.lax, both under jax.jit
 crosscheck  the same layers measured with tools of the other libraries
 errors      rounding errors of each dtype and precision
 models      whole PyTorch and ONNX models (with models_onnx, published)
-planning    cost of new shapes, kept memory, and quality of the automatic choice (with planning_worker)
+planning    cost of new shapes, kept memory, and the automatic choice on other CPUs (with planning_worker)
 recorded    times of the algorithms on several CPUs, and the fit of the cost model's efficiencies to them (with fit)
 scaling     dask workers
 """

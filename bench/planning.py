@@ -1,4 +1,4 @@
-"""Cost of planning, and quality of the automatic choice of the algorithm.
+"""Cost of planning, and what the automatic choice takes on other CPUs.
 
 Run ``python -m bench.planning``.
 
@@ -6,7 +6,6 @@ Each part (`--part`) prints Markdown tables:
 
 shapes   extra time, relative to a warm call, of a new shape, of a new batch size, and of a one-shot call with a large filter
 memory   memory kept for the plans of a thousand lengths, and for weights packed for six image sizes
-choice   how often "auto" takes the fastest algorithm: on the 45 layers, on layers of ONNX models, and on random layers
 
 ``--choices FILE`` writes the algorithms chosen on other CPUs, which are simulated. ``--against FILE`` lists choices that differ
 from such a file. ``--checkout FOLDER`` measures the convt of another checkout with built kernels.
@@ -21,21 +20,19 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
-from . import command, layers, machine, peers, samples, tables
+from . import command, layers, machine, peers, tables
 from .layers import Layer
 from .planning_worker import CPUS, NewShapesOfTorch, Planning
 from .problem import LAYOUTS
 from .shared import files, terminal
 from .worker import Setting, Worker
 
-SESSION_LAYERS = Path(__file__).with_name("session_layers.json")
-PARTS = ("shapes", "memory", "choice")
+PARTS = ("shapes", "memory")
 TORCH = peers.Peer("torch", f"{peers.__name__}.torch", "torch")
 TARGETS = {"shape": 1.0, "worst shape": 3.0, "batch": 0.3, "one-shot": 5.0}  # milliseconds in addition to a warm call
-RIGHT_RATIO = 1.05  # a choice counts as right if it takes at most this multiple of the best time
 
 # Seven layers whose shapes change. SIZE_STEPS and SIZE_STEPS_2D say by how much: in 1-D, and on the first and the last axis.
 CHANGING_LAYERS = layers.parse(
@@ -165,44 +162,6 @@ def _mib(size: float) -> str:
     return f"{size / (1 << 20):,.1f}" if size < 10 << 20 else f"{size / (1 << 20):,.0f}"
 
 
-def choice(ask, ask_torch, options) -> str:
-    """Return the tables of the part `choice`."""
-    known = {"the 45 layers": layers.parse(layers.TABLE), "layers of ONNX models": layers.read(options.layers)}
-    known["random neighbours"] = samples.neighbours(list(itertools.chain(*known.values())), options.neighbours, options.seed)
-    rows, worst = [], []
-    with terminal.progress(len(options.layout) * sum(map(len, known.values()))) as begin:
-        for layout in options.layout:
-            all_losses = []
-            for what, some in known.items():
-                losses = []
-                for layer in some:
-                    begin(f"{layer.name} {layout}")
-                    found = ask("choice", layer, layout, options.budget)
-                    seconds = found["seconds"]
-                    best = min(seconds, key=seconds.get)
-                    if len(seconds) > 1:
-                        loss = seconds[found["chosen"]] / seconds[best]
-                        worst.append((loss, layer.name, layout, found["chosen"], seconds[found["chosen"]], best, seconds[best]))
-                    losses.append((loss if len(seconds) > 1 else 1.0, layer.name))
-                rows.append(_loss_row(layout, what, losses))
-                all_losses += losses
-            rows.append(_loss_row(layout, "all", all_losses))
-    head = ["layout", "layers", "number", "within 5%", "mean loss", "worst"]
-    text = f'### Choice of "auto"\n\n{table(head, rows)}'
-    worst = [each for each in sorted(worst, reverse=True) if each[0] > RIGHT_RATIO][:30]
-    lines = [[name, layout, chosen, f"{own * 1e3:.3f}", best, f"{least * 1e3:.3f}", f"{loss:.2f}"]
-             for loss, name, layout, chosen, own, best, least in worst]  # fmt: skip
-    head = ["layer", "layout", "chosen", "chosen ms", "best", "best ms", "ratio"]
-    return f"{text}\nThe largest losses:\n\n{table(head, lines)}"
-
-
-def _loss_row(layout: str, what: str, losses: list[tuple[float, str]]) -> list[str]:
-    ratios = [ratio for ratio, _ in losses]
-    within = sum(ratio <= RIGHT_RATIO for ratio in ratios) / len(ratios)
-    worst, name = max(losses)
-    return [layout, what, str(len(ratios)), f"{within:.0%}", f"{mean(ratios) - 1:.1%}", f"{worst:.2f} ({name})"]
-
-
 def choices(ask, layouts: list[str]) -> dict[str, Any]:
     """Return CPU -> layout -> layer -> (chosen algorithm, expected cycles of all algorithms), for all `CPUS`."""
     return {cpu: ask("chosen", layers.parse(layers.TABLE), layouts, cpu) for cpu in CPUS}
@@ -226,7 +185,7 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = command.parser(
-        "planning", __doc__.splitlines()[0], "--part choice --layout NHWC", "--choices choices.json --threads 2"
+        "planning", __doc__.splitlines()[0], "--part shapes --layout NHWC", "--choices choices.json --threads 2"
     )
     add = parser.add_argument
     add("--part", type=command.words_of(PARTS), default=list(PARTS), metavar="PART,...",
@@ -235,16 +194,6 @@ def _parser() -> argparse.ArgumentParser:
     command.add_threads(parser, machine.cores())
     add("--isa", choices=list(peers.CAPS), help="limit of the instruction set (default: no limit)")
     add("--rounds", type=command.integer, default=3, metavar="N", help="rounds of the part shapes (default: 3)")
-    add(
-        "--budget",
-        type=command.positive,
-        default=0.3,
-        metavar="SECONDS",
-        help="time of one layer, all algorithms together (default: 0.3)",
-    )
-    add("--layers", default=str(SESSION_LAYERS), metavar="FILE", help="JSON file that replaces the layers of ONNX models")
-    add("--neighbours", type=int, default=60, metavar="N", help="number of random layers (default: 60)")
-    add("--seed", type=int, default=0, help="seed of the random layers (default: 0)")
     add("--checkout", default="", metavar="FOLDER", help="measure the convt of this checkout")
     command.add_json(parser)
     add("--save", type=files.argument, metavar="FILE", help="also write the tables to this file")
@@ -276,7 +225,7 @@ def main(arguments: list[str] | None = None) -> int:
             with contextlib.suppress(peers.Absent):
                 torch.ask("version", timeout=600.0)
                 ask_torch = asking(torch)
-        texts, functions = {"about": f"{about}.\n"}, {"shapes": shapes, "memory": memory, "choice": choice}
+        texts, functions = {"about": f"{about}.\n"}, {"shapes": shapes, "memory": memory}
         with command.printing(options.json) as write_json:
             print(texts["about"], flush=True)
             for part in options.part:

@@ -15,11 +15,10 @@ import numpy as np
 
 from . import layers, timing
 from .layers import Layer
-from .problem import DTYPES, Problem, empty, in_layout
+from .problem import DTYPES, Problem, empty
 from .worker import Service
 
-MAX_RATIO = 2.0  # algorithms with more than this multiple of the least expected cycles are not timed
-TURNS, WARM = 3, 0.02  # turns of each algorithm; seconds of warm calls
+WARM = 0.02  # seconds of warm calls
 
 # CPUs by name: instruction set, machine file, bytes of L1 and L2 of a core, bytes of L3 available to a process.
 CPUS = {
@@ -169,28 +168,6 @@ class Planning(Timing):
                 call(each)()
             found.append(_bytes() - before)
         return {"filters": sum(4 * int(np.prod(each.filter_shape)) for each in chain), "kept": found}
-
-    def choice(self, layer: Layer, layout: str, seconds: float) -> dict[str, Any]:
-        """Return the choice of "auto" and the seconds of all algorithms whose expected cycles are near the least.
-
-        The seconds are the least of the medians of the turns.
-        """
-        import convt
-
-        chosen, costs = _costs(layer, layout, self._library)
-        least = min(costs.values())
-        problem = Problem(layer, "f32", layout)
-        data, filter = in_layout(problem.data(), layout), problem.filter()
-        keywords = self._library.keywords(problem) | {"backend": "native"}
-        runs = {}
-        for name in [name for name, cost in costs.items() if cost <= MAX_RATIO * least or name == chosen]:
-            operator = convt.ConvTranspose(filter, algorithm=name, **keywords)
-            out = empty(operator.output_shape(data.shape), data.dtype)
-            runs[name] = lambda operator=operator, out=out: operator(data, out=out)
-            runs[name]()
-        turns = TURNS if len(runs) > 1 else 0
-        found = timing.in_turns(list(runs.values()), seconds / len(runs), turns, clock=self._clock)
-        return {"chosen": chosen, "seconds": dict(zip(runs, found, strict=True))}
 
     def chosen(self, some: list[Layer], layouts: list[str], cpu: str) -> dict[str, dict[str, Any]]:
         """Return layout -> layer -> (choice of "auto", expected cycles of all algorithms) on a simulated CPU."""
