@@ -76,7 +76,7 @@ def measured(layer: layers.Layer, layout: str) -> Iterator[tuple[str, str, Error
         for precision in PRECISIONS if dtype == "f32" else PRECISIONS[:1]:
             own = keywords(replace(problem, precision=precision))
             operator = convt.ConvTranspose(filter, backend="native", **own)
-            yield dtype, precision, compared(operator.plan(data.shape).algorithm, operator(data), exact)
+            yield dtype, precision, compared(operator.plan(data.shape).key, operator(data), exact)
 
 
 def percent(share: float) -> str:

@@ -26,9 +26,8 @@ import numpy as np
 import convt
 from convt._model import constants, costs, machine
 from convt._model.efficiencies import EFFICIENCIES
-from convt._plan import choose
 from convt._run import config
-from convt.algorithms import ALGORITHMS
+from convt.algorithms import ALGORITHMS, allowed, candidates
 
 from . import command, fit, layers, timing
 from .peers.convt import canonical, keywords
@@ -80,7 +79,7 @@ def measured(line: dict) -> dict[str, float]:
     """Return {algorithm: milliseconds} of a layer on this machine."""
     problem, runs = layer_of(line), {}
     data, filter = in_layout(problem.data(), problem.layout), problem.filter()
-    for name in choose.permitted(canonical(problem), "auto", NEAR):
+    for name in candidates(canonical(problem), within=NEAR):
         op = convt.ConvTranspose(filter, **keywords(problem), backend="native", algorithm=name)
         out = op(data)
         runs[name] = lambda op=op, out=out: op(data, out=out)
@@ -132,7 +131,7 @@ def traced(problems: dict, values: dict[str, float]) -> dict:
             for key, (problem, line) in problems.items():
                 if key[0] != family:
                     continue
-                guesses = {name: each.cost(problem) for name, each in ALGORITHMS.items() if each.permitted(problem)}
+                guesses = {name: ALGORITHMS[name].cost(problem) for name in allowed(problem)}
                 found[key] = {
                     name: (guesses[name], ms * 1e6 * clock * (1 if guesses[name] < least else line["threads"]))
                     for name, ms in line["ms"].items()

@@ -30,7 +30,7 @@ from ._model import limits, machine
 from ._plan import explain, measure
 from ._run.config import get_num_threads, num_threads
 from ._version import __version__
-from .algorithms import ALGORITHMS, BASIC
+from .algorithms import ALGORITHMS, NAMES
 
 _BENCH = "convt-bench --quick"
 _PROGRAM = "python -m convt"
@@ -56,10 +56,10 @@ def described(layer, algorithm, timed):
     op, shape = layer.operator(backend="native", algorithm=algorithm)
     plan = op.plan(shape)
     costs = {name: cost for name, cost in explain.alternatives(plan.problem).items() if cost is not None}
-    costs.setdefault(plan.algorithm, sum(plan.cycles.values()))  # an algorithm that "auto" does not permit
+    costs.setdefault(plan.key, sum(plan.cycles.values()))  # an algorithm that "auto" does not permit
     found = {
         "name": layer.name, "data": shape, "output": op.output_shape(shape), "dtype": layer.dtype, "layout": layer.layout,
-        "algorithm": plan.algorithm, "isa": plan.isa, "threads": plan.threads, "tasks": plan.tasks,
+        "algorithm": plan.algorithm, "unit": plan.unit, "isa": plan.isa, "threads": plan.threads, "tasks": plan.tasks,
         "packed_bytes": plan.packed_bytes, "cycles": costs, "expected_milliseconds": _expected(costs), "parts": plan.cycles,
         "explained": plan.explain(),
     }  # fmt: skip
@@ -69,8 +69,8 @@ def described(layer, algorithm, timed):
 def _timed(layer, op, shape, plan, costs):
     """Measure the algorithms with at most four times the lowest expected cost, and the hardware limit. Return a dict."""
     data, runs, near = layer.numbers(shape), {}, 4 * min(costs.values())
-    for name in [name for name, cost in costs.items() if cost <= near or name == plan.algorithm]:
-        each = op if name == plan.algorithm else layer.operator(backend="native", algorithm=name)[0]
+    for name in [name for name, cost in costs.items() if cost <= near or name == plan.key]:
+        each = op if name == plan.key else layer.operator(backend="native", algorithm=name)[0]
         runs[name] = functools.partial(each, data, out=each(data))
     found = {"undecided": None}
     try:
@@ -262,8 +262,8 @@ def _parser():
     )  # fmt: skip
     plan.add_argument("layer", help="JSON, a file with JSON, or an ONNX file; see python -m convt --help")
     plan.add_argument(
-        "--algorithm", default="auto", choices=("auto", *ALGORITHMS), metavar="NAME",
-        help=f"algorithm: auto (default), {', '.join(BASIC)}; on another unit: matrix, matrix_turned, dots, ...",
+        "--algorithm", default="auto", choices=("auto", *NAMES, *ALGORITHMS), metavar="NAME",
+        help=f"algorithm: auto (default), {', '.join(NAMES)}, or one of them on one unit, as direct:vectors",
     )  # fmt: skip
     plan.add_argument("--time", action="store_true", help="also measure the layer and the hardware limit")
     tune = _command_parser(

@@ -15,9 +15,7 @@ import numpy as np
 
 from ._base import check, padding
 from ._call import api, operator
-from ._model import machine
 from ._run import config
-from .algorithms import order
 
 try:
     import dask.array as da
@@ -59,9 +57,9 @@ def conv_transpose(
         Number of threads that convt uses in each task, at least 1. dask runs one task on each of its own threads, so more than
         1 pays only if dask has fewer threads than there are cores.
     data_format, **keywords
-        As for `convt.conv_transpose`, without ``out`` and ``backend="tune"``. With ``algorithm="direct"`` the result is bitwise
-        equal to a single call on the whole contiguous array on a CPU with the same instruction set. With other algorithms the
-        result is as exact, but its last bits may differ, because the plan for a chunk may sum in another order.
+        As for `convt.conv_transpose`, without ``out`` and ``backend="tune"``. With ``algorithm="invariant"`` the result is
+        bitwise equal to a single call on the whole contiguous array on a CPU with the same instruction set. With other
+        algorithms the result is as exact, but its last bits may differ, because the plan for a chunk may sum in another order.
 
     Returns
     -------
@@ -122,7 +120,7 @@ def conv_transpose(
     chunks[first : first + attributes.rank] = [tuple(stop - start for _, start, stop in each) for each in cuts]
     op = operator.ConvTranspose._borrowing(weights, values, data_format=data_format, **given)
     whole = attributes.unchecked_problem(data.shape)
-    block = delayed(_Block(op, count, first, cuts, whole, bool(np.isfinite(weights).all())), traverse=False)
+    block = delayed(_Block(op, count, first, cuts, whole), traverse=False)
     return overlapped.map_blocks(
         _chunk, block=block, dtype=data.dtype, chunks=tuple(chunks), meta=np.empty((0,) * data.ndim, data.dtype)
     )
@@ -153,7 +151,6 @@ class _Block:
     first: int  # the first spatial axis
     cuts: list[list[tuple[int, int, int]]]  # `_cuts` of each spatial axis
     whole: Problem
-    finite: bool  # whether all weights are finite
 
     def part(self, data: NDArray[Any], block_id: tuple[int, ...]) -> Problem:
         """Return the problem of a chunk."""
@@ -162,11 +159,7 @@ class _Block:
         axes = zip(firsts, self.whole.begin, starts, self.whole.strides, strict=True)
         begin = tuple(first + begin - start * s for first, begin, start, s in axes)
         outs = tuple(stop - first for first, stop in zip(firsts, stops, strict=True))
-        part = self.whole._replace(batch=data.shape[0], in_sizes=sizes, begin=begin, out_sizes=outs)
-        if self.op._attributes.algorithm != "direct" or 0 in part.out_shape:
-            return part
-        whole = order.order_of(self.whole, self.finite, machine.current())
-        return part._replace(order=order.part_of(whole, part, starts, firsts))
+        return self.whole._replace(batch=data.shape[0], in_sizes=sizes, begin=begin, out_sizes=outs)
 
     def __call__(self, data: NDArray[Any], block_id: tuple[int, ...]) -> NDArray[Any]:
         data = check.array("data", data)

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from . import _core
 from ._base import environment, files, words
 from ._run import log
-from .algorithms import ALGORITHMS
+from .algorithms import ALGORITHMS, NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Loaded", "clear", "load", "save"]
 
-FORMAT = "convt tuning 2"
-_NAMES = (*ALGORITHMS, "onednn")
+FORMAT = "convt tuning 3"
+_MEASURED = (*ALGORITHMS, "onednn")
 _KEY = {"problem": str, "layout": str, "algorithm": str, "threads": int, "isa": str, "cpu": str, "kernels": str}
 
 # Values of _KEY, in order -> {algorithm: milliseconds}. It needs no lock, because setting and copying a dict is atomic.
@@ -251,14 +251,14 @@ def _checked(path: str | os.PathLike[str], line: int, entry: Any, what: str) -> 
             raise refuse(f"{name}: got {entry[name]!r}, wanted {kind.__name__}")
     if entry["threads"] < 1:
         raise refuse(f"threads: got {entry['threads']}, wanted 1 or more")
-    if entry["algorithm"] not in ("auto", *ALGORITHMS):
-        raise refuse(f"algorithm: got {entry['algorithm']!r}, wanted 'auto' or one of {', '.join(ALGORITHMS)}")
+    if entry["algorithm"] not in ("auto", *NAMES, *ALGORITHMS):
+        raise refuse(f"algorithm: got {entry['algorithm']!r}, wanted 'auto' or one of {', '.join(NAMES)}")
     times = entry["milliseconds"]
     if not isinstance(times, dict) or not times:
         raise refuse(f"milliseconds: got {times!r}, wanted an object {{algorithm: milliseconds}}")
     for name, time in times.items():
-        if name not in _NAMES:
-            raise refuse(f"milliseconds: got the algorithm {name!r}, wanted one of {', '.join(_NAMES)}")
+        if name not in _MEASURED:
+            raise refuse(f"milliseconds: got the algorithm {name!r}, wanted one of {', '.join(_MEASURED)}")
         if isinstance(time, bool) or not isinstance(time, (int, float)) or not 0 < time < math.inf:
             raise refuse(f"milliseconds: got {time!r} for {name}, wanted a number above 0")
     return tuple(entry[name] for name in _KEY), times

@@ -41,7 +41,7 @@ DATA_FORMATS = ("NXC", "NCX")
 FILTER_FORMATS = ("XIO", "OIX", "IOX", "XOI", "GIOX")
 BACKENDS = ("native", "reference")
 ALGORITHMS = [name for name, each in plans.ALGORITHMS.items() if each.precision == "highest"]  # as exact as the sum of products
-NCX_ONLY = ("rows", "turned", "matrix_turned")  # algorithms for NCX only
+NCX_ONLY = ("rows", "turned")  # algorithms for NCX only
 # Activations that are exact on the small integers of most cases, and those that are not.
 _SAMPLE = {"slope": 0.25, "low": -3, "high": 5.5, "alpha": 0.75}  # value of a parameter
 _SAMPLES = {
@@ -623,10 +623,6 @@ def doing(case, algorithm, isa):
         except ValueError as error:
             pytest.skip(f"{isa}: {error}")
         yield
-
-
-def algorithm_of(op, shape):
-    return op.plan(shape).algorithm
 
 
 def kept_forms(op):

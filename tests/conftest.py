@@ -214,7 +214,7 @@ def direct_wins(monkeypatch):
     def measure(runs):
         for run in runs.values():
             run()
-        return {name: 1e-3 * (2 - (name == "direct")) for name in runs}
+        return {name: 1e-3 * (2 - (name == "direct:vectors")) for name in runs}
 
     monkeypatch.setattr(_measure, "measure", measure)
     monkeypatch.setattr(choose, "NEAR", math.inf)

@@ -1,7 +1,7 @@
 """A check of results beyond 2^31 elements and 4 GiB, for each algorithm that supports them.
 
     python tools/large.py                  # all algorithms; some minutes, and 10 GiB of memory
-    python tools/large.py direct winograd  # only these algorithms
+    python tools/large.py direct:vectors winograd:vectors  # only these algorithms
 
 All rows of the data are equal, so all rows of the result except the first and last ones repeat the rows of a small result. The
 exit status is 1 if a result is wrong.
@@ -24,10 +24,11 @@ LAYERS = {
     "same size": (8, 1, 1, 3, 1),
 }
 ALGORITHMS = {
-    "direct": ("dense", "few out-channels"), "winograd": ("dense",), "winograd6": ("dense",), "scatter": ("few out-channels",),
-    "depthwise": ("depthwise", "same size"), "rows": ("few out-channels", "depthwise"), "turned": ("dense",),
-    "matrix": ("dense",), "matrix_scatter": ("few out-channels",), "matrix_winograd": ("dense",), "matrix_turned": ("dense",),
-    "dots": ("dense",), "dots_scatter": ("few out-channels",),
+    "direct:vectors": ("dense", "few out-channels"), "winograd:vectors": ("dense",), "winograd:six:vectors": ("dense",),
+    "scatter:vectors": ("few out-channels",), "depthwise:vectors": ("depthwise", "same size"),
+    "rows:vectors": ("few out-channels", "depthwise"), "turned:vectors": ("dense",),
+    "direct:amx": ("dense",), "scatter:amx": ("few out-channels",), "winograd:amx": ("dense",), "turned:amx": ("dense",),
+    "direct:dots": ("dense",), "scatter:dots": ("few out-channels",),
 }  # fmt: skip
 # (dtype, elements of the result, whether all rows of the data are in memory; else one row is broadcast)
 SIZES = (
@@ -35,7 +36,7 @@ SIZES = (
     ("float32", (1 << 30) + (1 << 20), False),
     ("float16", (1 << 31) + (1 << 20), True),
 )
-OF_DOTS = (("bfloat16", (1 << 31) + (1 << 20), False),)  # the only dtype of `dots` at precision "highest"
+OF_DOTS = (("bfloat16", (1 << 31) + (1 << 20), False),)  # the only dtype that dot products multiply exactly
 
 
 def rows_of(array, planar, rows):
@@ -86,11 +87,11 @@ def main():
     for algorithm in sys.argv[1:] or ALGORITHMS:
         for layer in ALGORITHMS[algorithm]:
             for planar in (False, True):
-                for dtype, elements, whole in OF_DOTS if algorithm.startswith("dots") else SIZES:
+                for dtype, elements, whole in OF_DOTS if algorithm.endswith(":dots") else SIZES:
                     if whole and layer != "same size":
                         continue
                     start = time.monotonic()
-                    name = f"{algorithm:16} {layer:16} {'NCX' if planar else 'NXC'} {dtype} {'whole data' if whole else ''}"
+                    name = f"{algorithm:20} {layer:16} {'NCX' if planar else 'NXC'} {dtype} {'whole data' if whole else ''}"
                     try:
                         found = check(algorithm, layer, dtype, elements, whole, planar)
                     except ValueError as error:

@@ -64,5 +64,5 @@ def prepare(problem: Problem, threads: int) -> Ready:
     def one_shot():
         return convt.conv_transpose(data, filter, bias, out=result, **attributes)
 
-    how = " ".join(str(word) for word in (plan.backend, plan.algorithm, plan.isa) if word)
+    how = " ".join(str(word) for word in (plan.backend, plan.algorithm, plan.unit, plan.isa) if word)
     return Ready(prepacked if problem.prepacked else one_shot, lambda y: as_nxc(y, problem.layout), how)

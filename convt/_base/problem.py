@@ -31,7 +31,7 @@ class Problem(NamedTuple):
     activation: tuple[str, float, float] = ("none", 0.0, 0.0)
     planar: bool = False  # channels are planes in memory (NCX): some algorithms need this layout, others transpose
     precision: str = "highest"  # one of PRECISIONS: lowest accuracy of float32 that algorithm "auto" may choose
-    # Order of summation that `direct` must use for a part of a larger problem (algorithms/order.py); None: its own choice.
+    # Order of summation that `direct` must use for "invariant" (algorithms/order.py); None: its own choice.
     order: tuple[object, ...] | None = None
 
     @property

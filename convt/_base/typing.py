@@ -53,11 +53,7 @@ Activation: TypeAlias = (
 )
 Backend: TypeAlias = Literal["auto", "native", "onednn", "reference"]
 Algorithm: TypeAlias = Literal[
-    "auto", "direct", "winograd", "winograd6", "scatter", "depthwise", "rows", "turned", "unpacked", "invariant",
-    "matrix", "matrix_scatter", "matrix_winograd", "matrix_turned",
-    "matrix_high", "matrix_high_scatter", "matrix_high_winograd", "matrix_high_turned",
-    "matrix_medium", "matrix_medium_scatter", "matrix_medium_turned",
-    "dots", "dots_scatter",
+    "auto", "direct", "winograd", "scatter", "depthwise", "rows", "turned", "unpacked", "invariant"
 ]  # fmt: skip
 Precision: TypeAlias = Literal["highest", "high", "medium"] | None
 TorchPrecision: TypeAlias = Precision | Literal["torch"]

@@ -17,7 +17,7 @@ from .._base import check, padding, views, words
 from .._base.problem import PRECISIONS, Problem
 from .._plan import keep, plans, repeat, run
 from .._run import config, log, memory
-from ..algorithms import ALGORITHMS, BASIC
+from ..algorithms import ALGORITHMS, NAMES, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,7 +106,7 @@ class Attributes(NamedTuple):
         axes = zip(in_sizes, self.kernel, self.strides, self.dilations, strict=True)
         # The stride of an axis with one input has no effect. A stride of at least the kernel gives each tap its own phase.
         # "invariant" sums in an order that depends on the strides.
-        strides = tuple(max(s, k) if n == d == 1 and self.algorithm != "invariant" else s for n, k, s, d in axes)
+        strides = tuple(max(s, k) if n == d == 1 and name_of(self.algorithm) != "invariant" else s for n, k, s, d in axes)
         return Problem(
             self.dtype, batch, self.groups, self.ci, self.co, in_sizes, self.kernel, strides, self.dilations,
             begin, out_sizes, self.activation, self.data_format != "NXC" and self.groups * max(self.ci, self.co) > 1,
@@ -165,7 +165,7 @@ def parse(
     check.word("data_format", data_format, words.DATA_FORMATS)
     check.word("filter_format", filter_format, FILTER_FORMATS)
     check.word("backend", backend, BACKENDS)
-    check.word("algorithm", algorithm, ("auto", *ALGORITHMS), ("auto", *BASIC))
+    check.word("algorithm", algorithm, ("auto", *NAMES, *ALGORITHMS), ("auto", *NAMES))
     precision = config.default_precision() if precision is None else check.word("precision", precision, PRECISIONS)
     groups = check.integer("groups", groups, 1)
     filter = check.floating("filter", filter)
@@ -354,13 +354,12 @@ def conv_transpose(
     algorithm : str, default "auto"
         Algorithm of the native backend. "auto" uses the algorithm with the lowest expected cost among those that are as
         accurate as ``precision`` requires. Every other name requires that algorithm, and raises ValueError if it does not
-        support the problem:
+        support the problem. The CPU and ``precision`` determine on which units an algorithm may multiply (vectors, AMX tiles,
+        dot products); the one with the lowest expected cost is used (`ConvTranspose.plan` returns it):
 
         * "direct": one implicit GEMM for each phase of the output; supports every problem.
         * "winograd": fewer multiplications if the kernel is longer than the stride; errors are up to about twice those of
-          "direct".
-        * "winograd6": even fewer multiplications; errors are up to 30 times those of "direct", and up to 200 times with three
-          spatial axes. "auto" takes it only if ``precision`` permits it.
+          "direct", where ``precision`` permits it up to 30 times, and up to 200 times with three spatial axes.
         * "scatter": for few out channels.
         * "depthwise": for many small groups, or few out channels.
         * "rows": for NCX with few channels or small groups.
@@ -369,15 +368,8 @@ def conv_transpose(
         * "invariant": "direct" or "depthwise", in an order of sums that depends on the operator alone. The bits of an output
           do not change with the size of the data, the batch, or the position, so that a stream (`ConvTranspose.stream`) has
           the bits of a call on the whole. "auto" never takes it.
-        * "matrix", "matrix_winograd", "matrix_scatter", "matrix_turned": the algorithms above on AMX tiles. A float32 is
-          multiplied as three bfloat16 parts, which is no less accurate.
-        * "matrix_high", "matrix_high_winograd", "matrix_high_scatter", "matrix_high_turned": on AMX tiles, with a float32 as
-          two bfloat16 parts.
-        * "matrix_medium", "matrix_medium_scatter", "matrix_medium_turned": on AMX tiles, with a float32 as one bfloat16.
-        * "dots", "dots_scatter": "direct" and "scatter" with the dot products of AVX512_BF16 or Arm's FEAT_BF16, for bfloat16,
-          or for float32 rounded to bfloat16.
     precision : None, "highest", "high" or "medium"
-        Lowest accuracy of float32 that algorithm "auto" may use where it is faster. Other dtypes are computed as accurately as
+        Lowest accuracy of float32 that convt may use where it is faster. Other dtypes are computed as accurately as
         they can represent. "highest" is as accurate as sums of float32 products. "high" is as accurate as products of
         TensorFloat-32 (10 mantissa bits) or better. "medium" is as accurate as products of bfloat16 (7 mantissa bits) summed in
         float32. None means CONVT_PRECISION, or "highest". `ConvTranspose.plan` returns the algorithm in use.

@@ -4,9 +4,8 @@ from typing import NamedTuple
 
 
 class Hardware(NamedTuple):
-    """The names, requirements and precision of a unit."""
+    """The requirements and the precision of a unit."""
 
-    prefix: str  # the names of algorithms on the unit begin with it
     does: str  # a phrase for `Plan.explain`: the algorithm multiplies "on AMX tiles"
     limit: str | None = None  # requirements on the CPU and the dtype, for error messages
     precision: str = "highest"  # the precision of float32 products; "auto" takes the unit if the caller permits it
@@ -14,25 +13,17 @@ class Hardware(NamedTuple):
 
 
 UNITS = {
-    "vectors": Hardware("", "on vectors"),  # elements as stored, or widened to float32
+    "vectors": Hardware("on vectors"),  # elements as stored, or widened to float32
     # Three bfloat16 parts of a float32, in six products; elements of other dtypes in one or two parts.
-    "amx": Hardware("matrix", "on AMX tiles", "AMX and a dtype other than float64"),
+    "amx": Hardware("on AMX tiles", "AMX and a dtype other than float64"),
     # Two parts, in three products.
-    "amx_two": Hardware("matrix_high", "on AMX tiles, each float32 as two bfloat16 values", "AMX and float32", "high"),
-    "amx_one": Hardware("matrix_medium", "on AMX tiles, each float32 as one bfloat16 value", "AMX and float32", "medium"),
+    "amx_two": Hardware("on AMX tiles, each float32 as two bfloat16 values", "AMX and float32", "high"),
+    "amx_one": Hardware("on AMX tiles, each float32 as one bfloat16 value", "AMX and float32", "medium"),
     # Sums of pairs of products.
     "dots": Hardware(
-        "dots", "with dot products of bfloat16", "AVX512_BF16 or FEAT_BF16, and float32 or bfloat16", "medium", "bfloat16"
+        "with dot products of bfloat16", "AVX512_BF16 or FEAT_BF16, and float32 or bfloat16", "medium", "bfloat16"
     ),
 }
-
-
-def name_on(unit, algorithm):
-    """Return the name of an algorithm on a unit: "turned" on "amx" is "matrix_turned", "direct" on "amx" is "matrix"."""
-    prefix = UNITS[unit].prefix
-    if not prefix:
-        return algorithm
-    return prefix if algorithm == "direct" else f"{prefix}_{algorithm}"
 
 
 class Unit(NamedTuple):

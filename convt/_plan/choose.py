@@ -14,7 +14,7 @@ from .. import tuning
 from .._base.errors import BackendUnavailableError
 from .._model import machine
 from .._run import config, log
-from ..algorithms import ALGORITHMS, BACKENDS, candidates, fastest, onednn
+from ..algorithms import ALGORITHMS, BACKENDS, allowed, candidates, fastest, name_of, onednn
 from . import measure, strides
 from .repeat import Kept
 
@@ -22,7 +22,7 @@ NEAR = 4 / 3  # "tune" measures algorithms up to this multiple of the lowest exp
 
 
 def choose(plans, problem, data=None):
-    """Return ``(name, note)`` of the algorithm that the backend and algorithm of a `Plans` select.
+    """Return ``(key, note)`` of the algorithm that the backend and algorithm of a `Plans` select.
 
     "tune" measures with ``data``, or with zeros if it is None. Saved results are not used where the choice counts the time to
     pack weights, because the measured times do not include it.
@@ -30,7 +30,7 @@ def choose(plans, problem, data=None):
     a = plans.attributes
     if a.backend in BACKENDS:
         return a.backend, ""
-    if a.algorithm != "auto" and ALGORITHMS[a.algorithm].stages.by_name:  # nothing else gives its bits
+    if all(ALGORITHMS[key].stages.by_name for key in allowed(problem, a.algorithm)):  # nothing else gives its bits
         return native(problem, a.algorithm), ""
     if a.backend == "tune":
         found = plans.tuned.get_or_make(
@@ -43,41 +43,29 @@ def choose(plans, problem, data=None):
 
 
 def cheapest(problem, attributes, packing_order=None):
-    """Return the name of the algorithm with the lowest expected cost, or "onednn" where it is known to be faster.
+    """Return the key of the algorithm with the lowest expected cost, or "onednn" where it is known to be faster.
 
     ``packing_order`` is the memory order of a filter whose packing counts (`reorder.memory_order`), or None.
     """
-    name = native(problem, attributes.algorithm, packing_order)
-    if packing_order is None and attributes.backend != "native" and onednn.preferred(problem, attributes, name):
+    key = native(problem, attributes.algorithm, packing_order)
+    if packing_order is None and attributes.backend != "native" and onednn.preferred(problem, attributes, key):
         return "onednn"
-    return name
+    return key
 
 
 def native(problem, algorithm, packing_order=None):
-    """Return ``algorithm``, or for "auto" the one with the lowest expected cost. Raise ValueError if it is unavailable."""
-    if algorithm == "auto":
-        return fastest(problem, machine.current(), packing_order)
-    if math.isinf(ALGORITHMS[algorithm].cost(problem)):
+    """Return the key with the lowest expected cost that ``algorithm`` allows. Raise ValueError if none is available."""
+    key = fastest(problem, machine.current(), algorithm, packing_order)
+    if key is None:
+        limit = ALGORITHMS.get(algorithm, ALGORITHMS[f"{name_of(algorithm)}:vectors"]).limit
         raise ValueError(
-            f"algorithm: got {algorithm!r}, which is unavailable (needs {ALGORITHMS[algorithm].limit}); "
-            f"wanted 'auto' or 'direct'"
+            f"algorithm: got {algorithm!r}, which is unavailable (needs {limit}); wanted 'auto' or 'direct'"
         )
-    return algorithm
-
-
-def permitted(problem, algorithm, within=math.inf):
-    """Return ``{name: expected cycles}`` of the algorithms from which ``algorithm`` lets convt choose.
-
-    For "auto" these are the algorithms that it permits with at most ``within`` times the lowest cost, otherwise ``algorithm``
-    alone.
-    """
-    if algorithm == "auto":
-        return candidates(problem, within)
-    return {algorithm: ALGORITHMS[native(problem, algorithm)].cost(problem)}
+    return key
 
 
 class _Tuned(Kept):
-    """A result of "tune" for a problem: the name of an algorithm, and a note with the times or the reason."""
+    """A result of "tune" for a problem: the key of an algorithm, and a note with the times or the reason."""
 
     def __init__(self, name, note):
         super().__init__(256 + len(note))
@@ -90,7 +78,7 @@ def _saved(problem, attributes):
     times = tuning.find(problem, a.algorithm, config.get_num_threads())
     if not times:
         return None
-    possible = set(permitted(problem, a.algorithm))
+    possible = set(candidates(problem, a.algorithm))
     if a.backend == "tune" or (a.backend == "auto" and onednn.library.available()):
         possible.add("onednn")
     # A file may name algorithms that do not support the problem.
@@ -110,17 +98,17 @@ def _measure(plans, problem, data):
     If the measurement does not decide, it is the choice of "auto".
     """
     a, threads = plans.attributes, config.get_num_threads()
+    name = cheapest(problem, a)
     source = strides.empty(problem.in_shape, problem.dtype, a.data_format)
     source[...] = 0 if data is None else data
     out = strides.empty(problem.out_shape, problem.dtype, a.data_format)
     trial, runs = plans.trial(), {}
-    for name in (*permitted(problem, a.algorithm, NEAR), "onednn"):
+    for key in (*candidates(problem, a.algorithm, NEAR), "onednn"):
         try:
-            bound = trial.bound(trial.key(problem, source.strides, out.strides, name), name)
+            bound = trial.bound(trial.key(problem, source.strides, out.strides, key), key)
         except BackendUnavailableError:
             continue
-        runs[name] = functools.partial(trial.run, problem, bound, source, out)
-    name = cheapest(problem, a)
+        runs[key] = functools.partial(trial.run, problem, bound, source, out)
     try:
         best = measure.measure(runs)
     except measure.Undecided as undecided:

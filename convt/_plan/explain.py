@@ -4,25 +4,23 @@ import math
 
 from .._base import words
 from .._model import costs, machine
-from ..algorithms import ALGORITHMS, summary
+from ..algorithms import ALGORITHMS, allowed, summary
 
 _SIDES = {costs.COMPUTE: "computing", costs.FETCH: "fetching weights", costs.SERIAL: "moving data and all else"}
 _SHOWN = 5  # number of the largest parts of the expected cycles to print
 
 
 def alternatives(problem):
-    """Return ``{algorithm: expected cycles}`` of the algorithms that "auto" permits, in ascending order of cycles.
+    """Return ``{key: expected cycles}`` of the algorithms that "auto" permits, in ascending order of cycles.
 
     Cycles are summed over all threads. They are None for an algorithm that does not support the problem. Algorithms on a unit
     that the instruction set in use lacks are left out.
     """
     here = machine.current()
     has = {each.unit: any(here.info(dtype, each.unit) for dtype in ("float32", "bfloat16")) for each in ALGORITHMS.values()}
-    found = {
-        name: float(each.cost(problem)) for name, each in ALGORITHMS.items() if each.permitted(problem) and has[each.unit]
-    }
-    ordered = sorted(found, key=found.get)
-    return {name: None if math.isinf(found[name]) else found[name] for name in ordered}
+    keys = [key for key in allowed(problem) if has[ALGORITHMS[key].unit]]
+    found = {key: float(ALGORITHMS[key].cost(problem)) for key in keys}
+    return {key: None if math.isinf(found[key]) else found[key] for key in sorted(found, key=found.get)}
 
 
 def explain(plan):
@@ -30,10 +28,10 @@ def explain(plan):
     if plan.backend != "native":
         return f"{plan.backend}: computes the whole problem; convt's cost model covers native algorithms only"
     others = alternatives(plan.problem)
-    least, own = min(cost for cost in others.values() if cost is not None), others.get(plan.algorithm)
-    own = ALGORITHMS[plan.algorithm].cost(plan.problem) if own is None else own
+    least, own = min(cost for cost in others.values() if cost is not None), others.get(plan.key)
+    own = ALGORITHMS[plan.key].cost(plan.problem) if own is None else own
     lines = [
-        f"{plan.algorithm}: {summary(plan.algorithm)}",
+        f"{plan.algorithm}: {summary(plan.key)}",
         f"why: {_why(plan, own, least)}",
         f"runs: {words.count(plan.tasks, 'task')} on {words.count(plan.threads, 'thread')}, {plan.isa}",
     ]
@@ -47,11 +45,11 @@ def explain(plan):
         for name, cycles in list(plan.cycles.items())[:_SHOWN]:
             lines.append(f"  {cycles / total:4.0%} {costs.NAMES[name.rpartition('.')[2]].meaning}")
     lines.append("expected cycles of the other algorithms, relative to this one:")
-    for name, cost in others.items():
-        if name != plan.algorithm and cost is not None:
-            lines.append(f"  {name} {cost / own:.2f}")
-    unavailable = [name for name, cost in others.items() if cost is None]
-    lines += [f"  {name}: unavailable (needs {ALGORITHMS[name].limit})" for name in unavailable]
+    for key, cost in others.items():
+        if key != plan.key and cost is not None:
+            lines.append(f"  {key} {cost / own:.2f}")
+    unavailable = [key for key, cost in others.items() if cost is None]
+    lines += [f"  {key}: unavailable (needs {ALGORITHMS[key].limit})" for key in unavailable]
     return "\n".join(lines)
 
 

@@ -6,17 +6,18 @@ from .._base import terminal
 from .._base.problem import Problem
 from .._model import machine
 from .._run import config
-from ..algorithms import ALGORITHMS, on_unit
+from ..algorithms import ALGORITHMS, name_of
 from .choose import choose
 from .run import contiguous
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of a data shape: algorithm, instruction set, threads and memory, as `ConvTranspose.plan` returns them."""
+    """The plan of a data shape: algorithm, unit, threads and memory, as `ConvTranspose.plan` returns them."""
 
     backend: str  # "native", "onednn" or "reference"
     algorithm: str
+    unit: str  # the hardware that multiplies (docs/api/convt.md); empty for other backends than "native"
     isa: str
     tile: str  # rows x columns of the register tile; empty for other backends than "native"
     threads: int
@@ -25,16 +26,8 @@ class Plan:
     packed_bytes: int  # bytes of the weights packed for this plan
     packed_limit: float  # maximum bytes of the operator's packed weights in all forms; a single form may exceed it
     note: str = ""  # result of "tune", or the reason for another algorithm than the chosen one
+    key: str = field(default="", repr=False)  # key of `convt.algorithms.ALGORITHMS`
     problem: Problem | None = field(default=None, repr=False, compare=False)  # canonical form of the problem
-
-    @property
-    def unit(self) -> str:
-        """The hardware that multiplies: "vectors", "matrix" (AMX tiles), "dots", or "" for other backends.
-
-        "matrix_high" and "matrix_medium" are AMX tiles with a float32 as two bfloat16 values and as one. "dots" are the dot
-        products of AVX512_BF16 or FEAT_BF16.
-        """
-        return on_unit(self.algorithm)[1] if self.backend == "native" else ""
 
     @property
     def cycles(self) -> dict[str, float]:
@@ -47,7 +40,7 @@ class Plan:
             return {}
         values = machine.current().profile.values
         with machine.pretend(profile=machine.current().profile.traced):
-            counts = getattr(ALGORITHMS[self.algorithm].cost(self.problem), "counts", {})
+            counts = getattr(ALGORITHMS[self.key].cost(self.problem), "counts", {})
         cycles = {f"{part}.{name}": count * values[name] for (part, name), count in counts.items()}
         return dict(sorted(((name, n) for name, n in cycles.items() if n), key=lambda item: -item[1]))
 
@@ -82,17 +75,18 @@ class Plan:
 def describe(plans, problem):
     """Return the `Plan` of a problem for contiguous data. Weights are packed if the plan needs it."""
     bound = contiguous(plans, problem)
-    plan, name, packed = bound.plan, bound.form.key[0], plans.packed(bound.form)
+    plan, key, packed = bound.plan, bound.form.key[0], plans.packed(bound.form)
     threads = plan.threads(config.get_num_threads())
     native = plan.backend == "native"
     chosen, note = choose(plans, problem)
-    if not packed.finite and name != "depthwise":  # depthwise does not treat borders separately
+    if not packed.finite and key != "depthwise:vectors":  # depthwise does not treat borders separately
         note = "NaN or Inf in the filter: borders are computed separately"
-    elif name != chosen:
+    elif key != chosen:
         note = f"{chosen} does not support some values of the filter"
     return Plan(
         backend=plan.backend,
-        algorithm=plan.algorithm,
+        algorithm=name_of(key) if native else plan.algorithm,
+        unit=ALGORITHMS[key].unit if native else "",
         isa=plan.isa,
         tile=plan.tile if native else "",
         threads=threads,
@@ -101,5 +95,6 @@ def describe(plans, problem):
         packed_bytes=packed.nbytes if native else plan.packed_bytes,
         packed_limit=plans.weights.limit,
         note=note,
+        key=key,
         problem=problem,
     )

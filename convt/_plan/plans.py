@@ -27,14 +27,15 @@ class Plans:
         """Create the plans of a filter, a view (groups, ci, co, *kernel), and a bias of shape (groups * co,) or None.
 
         ``weights`` is a `keep.PackedWeights` that several operators of one filter share, or None. ``one_shot`` says that the
-        weights are used once. Then the choice of an algorithm counts the time to pack them; without ``counts_packing`` it is
-        the choice for packed weights, which gives the same bits.
+        weights are used once. Then "auto" counts the time to pack them; without ``counts_packing``, and for a named algorithm,
+        the choice is that for packed weights, which gives the same bits.
         """
         if attributes.backend == "onednn":
             onednn.library.opened()  # raises BackendUnavailableError if oneDNN is missing
         self.attributes, self.filter, self.bias, self._one_shot = attributes, filter, bias, one_shot
         self._filter_order = memory_order(filter) if one_shot else None
-        self.packing_order = self._filter_order if counts_packing else None  # memory order of a filter whose packing counts
+        counts = counts_packing and attributes.algorithm == "auto"
+        self.packing_order = self._filter_order if counts else None  # memory order of a filter whose packing counts
         self._forms = {}  # (key, machine) -> Form
         self.weights = weights or keep.PackedWeights(filter.nbytes)
         self.bounds = keep.Recent(keep.OPERATOR_PLANS)  # results of `key`, and layouts of calls -> Bound
@@ -70,9 +71,9 @@ class Plans:
         return Plans(self.attributes._replace(backend="native"), self.filter, self.bias, every)
 
     def key(self, problem, in_strides, out_strides, name):
-        """Return the key of a plan for the current machine and number of threads. ``name`` is an algorithm, or None: chosen.
+        """Return the key of a plan for the current machine and number of threads.
 
-        Strides are in bytes, in NXC order.
+        ``name`` is a key of `MAKERS`, or None: chosen. Strides are in bytes, in NXC order.
         """
         item, data_format = ITEMSIZE[problem.dtype], self.attributes.data_format
         ins = strides.normalised(in_strides, problem.in_shape, item, data_format)
@@ -105,7 +106,7 @@ class Plans:
         return Bound(plan, self._form(full(key)), dtype, shape, strides.contiguous(shape, dtype.itemsize), fill, key[0] == name)
 
     def _form(self, key):
-        """Return the `Form` of a key: the name of the algorithm, its own parameters, and the problem's strides."""
+        """Return the `Form` of a key: the key of the algorithm, its own parameters, and the problem's strides."""
         place = key, machine.current()
         found = self._forms.get(place)
         if found is None:

@@ -49,6 +49,6 @@ def _compute(plans, problem, data, out):
             "data: got NaN or infinity in data, filter or bias, which oneDNN's kernel for this problem "
             "spreads to other outputs; wanted finite values, or the backend 'auto' or 'native'"
         )
-    bound = bound_for(plans, problem, data.strides, out.strides, "direct")  # direct supports all values of data
+    bound = bound_for(plans, problem, data.strides, out.strides, "direct:vectors")  # direct supports all values of data
     plans.run(problem, bound, data, out)
     return bound, False

@@ -8,9 +8,12 @@ Each algorithm is a folder:
 * ``loops.pyx`` holds the plan that runs;
 * ``README.md`` describes the algorithm.
 
-stages.py defines the interface of these functions. `ALGORITHMS` has one `Algorithm` for each pair of an algorithm and a unit
-(unit.py), under the name that users see. Most algorithms need contiguous channels. `planes.by_blocks` extends such an algorithm
-to channels of any stride, for example NCX data. docs/how-it-works.md explains the flow of a call.
+stages.py defines the interface of these functions. Users see the NAMES of algorithms and, in a plan, the unit that multiplies
+(unit.py). `ALGORITHMS` has an `Algorithm` for each pair of them, under a key such as "direct:amx". A call that names "direct"
+lets convt choose its unit; tests, benchmarks, tuning files and recorded times name a key, which stands for that unit alone.
+
+Most algorithms need contiguous channels. `planes.by_blocks` extends such an algorithm to channels of any stride, for example
+NCX data. docs/how-it-works.md explains the flow of a call.
 
 Glossary
 --------
@@ -205,7 +208,7 @@ from typing import NamedTuple
 
 from .._base.problem import PRECISIONS
 from .._model import machine
-from .._model.unit import UNITS, name_on
+from .._model.unit import UNITS
 from .._run.addition import Addition  # fmt: skip
 from . import (
     common,
@@ -234,15 +237,13 @@ class Algorithm(NamedTuple):
     make: Callable  # (problem, recipe, finite, in_strides, out_strides, threads) -> (plan, key of its weights)
     unit: str = "vectors"
     limit: str | None = None  # requirements on CPU and problem, for error messages; None if every problem is accepted
-    precision: str = "highest"  # the precision of float32 that a caller of "auto" must permit
+    precision: str = "highest"  # the precision of float32 that the caller must permit
     exact: str = ""  # a dtype that the algorithm computes at its full precision, whatever ``precision`` says of float32
     addition: Callable = Addition  # (dtype, activation) -> object whose ``run`` adds an array to the plans' outputs
     repeats: bool = True  # the plans also run on arrays in the user's order of axes
 
     def permitted(self, problem):
-        """Check whether "auto" may take the algorithm. Dtypes other than float32 always require full precision."""
-        if self.stages.by_name:
-            return False
+        """Check whether the precision of a problem permits the algorithm. Dtypes other than float32 require the full one."""
         allowed = problem.precision if problem.dtype == "float32" else "highest"
         return problem.dtype == self.exact or PRECISIONS.index(self.precision) <= PRECISIONS.index(allowed)
 
@@ -263,12 +264,12 @@ class Algorithm(NamedTuple):
         return self.stages.least(problem, machine.current(), self.unit)
 
     def recipe(self, attributes, filter, bias, key):
-        """Return the recipe for a key, which is the algorithm's name followed by the form of a schedule."""
+        """Return the recipe for a key, which is the algorithm's own key followed by the form of a schedule."""
         return self.stages.recipe(attributes, filter, bias, key[1:], self.unit)
 
 
 def _direct(*call):
-    return ALGORITHMS["direct"].make(*call)
+    return ALGORITHMS["direct:vectors"].make(*call)
 
 
 def _named(make, *call):
@@ -278,22 +279,22 @@ def _named(make, *call):
     return plan, key
 
 
-def _on(unit, algorithm, these):
+def _on(unit, key, these):
     """Return an algorithm on a unit. `direct` computes the calls that it does not accept.
 
     A unit of lower precision accepts float32 alone, so it widens nothing.
     """
-    here, name = UNITS[unit], name_on(unit, algorithm)
+    here = UNITS[unit]
     limit = "; also ".join(filter(None, (here.limit, these.limit))) or None
     precision = max(here.precision, these.precision, key=PRECISIONS.index)
-    more = {"name": name, "unit": unit, "fallback": _direct}
+    more = {"name": key, "unit": unit, "fallback": _direct}
     if these.by_name:  # it computes block by block already
         make = partial(_named, partial(planes.bind.make, these, **more))
         return Algorithm(these, make, unit, limit, precision, here.exact)
     if these.widens is None:
         make = partial(_named, partial(stages.make, these, **more))
         return Algorithm(these, make, unit, limit, precision, here.exact)
-    if name == "direct":
+    if key == "direct:vectors":
         blocks = order.DIRECT
     else:
         blocks = planes.by_blocks(these, these.widens if here.precision == "highest" else stages.never)
@@ -301,74 +302,91 @@ def _on(unit, algorithm, these):
     return Algorithm(blocks, make, unit, limit, precision, here.exact)
 
 
+# Name -> stages. "winograd:six" is a scheme of "winograd" that has keys of its own, because it needs another precision.
 _STAGES = {
-    "direct": direct.STAGES, "winograd": winograd.STAGES, "winograd6": winograd.LARGE_STAGES, "scatter": scatter.STAGES,
+    "direct": direct.STAGES, "winograd": winograd.STAGES, "winograd:six": winograd.LARGE_STAGES, "scatter": scatter.STAGES,
     "depthwise": depthwise.STAGES, "rows": rows.STAGES, "turned": turned.STAGES, "unpacked": unpacked.STAGES,
     "invariant": invariant.STAGES,
 }  # fmt: skip
-# Name that users see -> the algorithm and its unit
-_ON_UNIT = {name_on(unit, name): (name, unit) for unit in UNITS for name, these in _STAGES.items() if unit in these.units}
-ALGORITHMS = {name: _on(unit, algorithm, _STAGES[algorithm]) for name, (algorithm, unit) in _ON_UNIT.items()}
-# The names that messages and help list. The others are "winograd6", and the names of an algorithm on another unit than vectors.
-BASIC = tuple(name for name in _STAGES if name != "winograd6")
+ALGORITHMS = {
+    f"{name}:{unit}": _on(unit, f"{name}:{unit}", these)
+    for unit in UNITS for name, these in _STAGES.items() if unit in these.units
+}  # fmt: skip
 
 
-def on_unit(name):
-    """Split a name of `ALGORITHMS` into the algorithm and the prefix of its unit: "matrix_turned" -> ("turned", "matrix")."""
-    algorithm, unit = _ON_UNIT.get(name, (name, "vectors"))
-    return algorithm, UNITS[unit].prefix or "vectors"
+def name_of(key):
+    """Return the name that users see of a key: "direct" of "direct:amx"."""
+    return key.partition(":")[0]
 
 
-def summary(name):
+NAMES = tuple(dict.fromkeys(map(name_of, _STAGES)))
+
+
+def summary(key):
     """Return a line that says what an algorithm does, for `Plan.explain`."""
-    algorithm, unit = _ON_UNIT[name]
-    return f"{_STAGES[algorithm].does} ({UNITS[unit].does})"
+    name, _, unit = key.rpartition(":")
+    return f"{_STAGES[name].does} ({UNITS[unit].does})"
 
 
-def candidates(problem, within=math.inf):
-    """Return ``{name: expected cycles}`` of the algorithms that "auto" may take, at most ``within`` times the least cycles."""
+def allowed(problem, algorithm="auto"):
+    """Return the keys from which ``algorithm`` lets convt choose: "auto", a name, or a key, which precision does not limit."""
+    if algorithm in ALGORITHMS:
+        return [algorithm]
+    if algorithm == "auto":
+        return [key for key, each in ALGORITHMS.items() if each.permitted(problem) and not each.stages.by_name]
+    return [key for key, each in ALGORITHMS.items() if each.permitted(problem) and name_of(key) == algorithm]
+
+
+def candidates(problem, algorithm="auto", within=math.inf):
+    """Return ``{key: expected cycles}`` of what ``algorithm`` allows, at most ``within`` times the least cycles."""
     found, least = {}, math.inf
-    for bound, name in _by_lower_bound(problem, False):
+    for bound, key in _by_lower_bound(problem, algorithm, False):
         if bound > within * least or math.isinf(bound):
             break
-        found[name] = ALGORITHMS[name].cost(problem)
-        least = min(least, found[name])
-    near = {name for name, cycles in found.items() if cycles <= within * least and not math.isinf(cycles)}
-    return {name: found[name] for name in ALGORITHMS if name in near}
+        found[key] = ALGORITHMS[key].cost(problem)
+        least = min(least, found[key])
+    near = {key for key, cycles in found.items() if cycles <= within * least and not math.isinf(cycles)}
+    return {key: found[key] for key in ALGORITHMS if key in near}
 
 
-def fastest(problem, here, filter_order=None):
-    """Return the name of the algorithm that "auto" takes on ``here``, which must be the current machine.
+def fastest(problem, here, algorithm="auto", filter_order=None):
+    """Return the key that ``algorithm`` means on ``here``, which must be the current machine; None if none accepts the problem.
 
-    It is the fastest algorithm for the problem class. If that one does not accept this problem, it is the fastest for the
-    problem itself. ``filter_order`` is the memory order of a one-shot call's filter (`reorder.memory_order`), or None if the
-    weights are packed already.
+    It is the fastest for the problem class. If that one does not accept this problem, it is the fastest for the problem itself.
+    ``filter_order`` is the memory order of a one-shot call's filter (`reorder.memory_order`), or None if the weights are packed
+    already.
     """
-    name = _fastest(stages.class_representative(problem), here, filter_order)
-    return name if math.isfinite(ALGORITHMS[name].least(problem)) else _fastest(problem, here, filter_order)
+    key = _fastest(stages.class_representative(problem), here, algorithm, filter_order)
+    if key is not None:
+        # What "auto" takes accepts a problem if its lower bound is finite, which is quick to compute.
+        bound = ALGORITHMS[key].least if algorithm == "auto" else ALGORITHMS[key].cost
+        if math.isfinite(bound(problem)):
+            return key
+    return _fastest(problem, here, algorithm, filter_order)
 
 
 @remembered(1024)
-def _fastest(problem, here, filter_order):
-    """Return the name of the cheapest algorithm. The cost of a one-shot call includes packing its weights."""
+def _fastest(problem, here, algorithm, filter_order):
+    """Return the cheapest key, or None. The cost of a one-shot call includes packing its weights."""
     best, chosen = math.inf, None
-    for bound, name in _by_lower_bound(problem, filter_order == IN_ROWS):
+    for bound, key in _by_lower_bound(problem, algorithm, filter_order == IN_ROWS):
         if bound >= best:
             break
-        cycles = ALGORITHMS[name].cost(problem)
+        cycles = ALGORITHMS[key].cost(problem)
         if filter_order is not None and cycles < best:
-            cycles += ALGORITHMS[name].packing_cost(problem)
-            if filter_order == IN_ROWS and not ALGORITHMS[name].stages.unpacked:
+            cycles += ALGORITHMS[key].packing_cost(problem)
+            if filter_order == IN_ROWS and not ALGORITHMS[key].stages.unpacked:
                 cycles += common.reordering_cycles(problem, here)
         if cycles < best:
-            best, chosen = cycles, name
+            best, chosen = cycles, key
     return chosen
 
 
-def _by_lower_bound(problem, unpacked):
-    """Return sorted pairs (lower bound of the cycles, name) of the algorithms that "auto" may take."""
-    may = lambda each: each.permitted(problem) and (unpacked or not each.stages.unpacked)  # noqa: E731
-    return sorted((each.least(problem), name) for name, each in ALGORITHMS.items() if may(each))
+def _by_lower_bound(problem, algorithm, unpacked):
+    """Return sorted pairs (lower bound of the cycles, key). "auto" means `unpacked` only with ``unpacked``."""
+    unpacked = unpacked or algorithm != "auto"
+    keys = [key for key in allowed(problem, algorithm) if unpacked or not ALGORITHMS[key].stages.unpacked]
+    return sorted([(ALGORITHMS[key].least(problem), key) for key in keys])
 
 
 # Backends have the same interface, without comparable costs.

@@ -219,8 +219,8 @@ def _found(groups, size, s, begin, out, split):
 def _given(groups, size, s, begin, out, runs):
     """Yield the classes of given runs, limited to the window."""
     for number, run in enumerate(runs):
-        group, first, end = groups[run.group], max(run.first, 0), min(run.end, out)
-        spans = [_span(r, s, begin + first, end - first) for r in group.residues]
+        group = groups[run.group]
+        spans = [_span(r, s, begin, out) for r in group.residues]
         reached = [span for span in spans if span[0] < span[1]]
         low, high = min((a for a, _ in reached), default=0), max((b for _, b in reached), default=0)
         low, high = max(low, run.low), min(high, run.high)

@@ -80,7 +80,7 @@ def class_representative(problem):
     Sizes are rounded up to one of eight steps between powers of two, the batch to a power of two. The whole class uses the best
     choice for this problem, so that a new shape needs no new search.
     """
-    if problem.order is not None:  # a part of a larger problem, which that problem decides about
+    if problem.order is not None:  # the order decides
         return problem
     steps = [max(1, (1 << max(0, size - 1).bit_length()) // EXACT) for size in problem.in_sizes]
     batch = 1 << max(0, problem.batch - 1).bit_length() if problem.batch else 0

@@ -40,7 +40,7 @@ def test_one_tap_on_views(view, dtype, isa):
         if pads:
             keywords["pads_begin"] = pads if data.shape[1] > 1 and data.shape[2] > 1 else 0
         with using_isa(isa):
-            got = convt.conv_transpose(data, filter, bias, algorithm="direct", **keywords)
+            got = convt.conv_transpose(data, filter, bias, algorithm="direct:vectors", **keywords)
         wanted = convt.conv_transpose(data, filter, bias, backend="reference", **keywords)
         np.testing.assert_array_equal(got.astype(np.float64), wanted.astype(np.float64))
 
@@ -59,7 +59,7 @@ def test_rows_of_little_depth(ci, co, isa):
         limit = 16 << 20
         assert (rows * columns * co * 4 > limit) == (rows == 257)
         with using_isa(isa), pretend(direct_non_temporal=limit):
-            got = convt.conv_transpose(data, filter, bias, pads_begin=pads, algorithm="direct", activation="relu")
+            got = convt.conv_transpose(data, filter, bias, pads_begin=pads, algorithm="direct:vectors", activation="relu")
         shown = data[:, pads[0] :, pads[1] :] if pads else data
         np.testing.assert_array_equal(got, np.maximum(shown @ filter[0, 0] + bias, 0))
 
@@ -74,7 +74,7 @@ def test_one_tap_in_several_chunks(ci, isa):
         filter = rng.integers(-2, 3, (2, 2, ci, co)).astype(np.float32)
         wanted = convt.conv_transpose(data, filter, strides=2, backend="reference")
         with using_isa(isa):
-            op = convt.ConvTranspose(filter, strides=2, algorithm="direct")
+            op = convt.ConvTranspose(filter, strides=2, algorithm="direct:vectors")
             np.testing.assert_array_equal(on_threads(lambda: op(data)), wanted)  # noqa: B023
 
 
@@ -86,7 +86,7 @@ def test_weights_read_to_and_fro(isa):
     for kernel, co in ((3, 240), (2, 520)):  # several classes of different work that are divided among threads, and one class
         filter = rng.standard_normal((kernel, kernel, 130, co), dtype=np.float32)
         with using_isa(isa):
-            op = convt.ConvTranspose(filter, strides=2, backend="native", algorithm="direct")
+            op = convt.ConvTranspose(filter, strides=2, backend="native", algorithm="direct:vectors")
             assert op.plan(data.shape).packed_bytes > 1 << 20
             wanted = op(data)
             for threads in (1, 2, 3, 5, 2):
@@ -106,7 +106,7 @@ def test_the_order_of_tiles_follows_the_cache(ci, co, kernel, isa):
     keywords = {"strides": 2 if kernel != (4, 64) else (2, 32), "pads_end": 1}
     results = []
     with using_isa(isa):
-        algorithm = "matrix" if matrix_unit() else "direct"
+        algorithm = "direct:amx" if matrix_unit() else "direct:vectors"
         for near in (0, 1 << 40):
             with pretend(near_weights=near):
                 results.append(convt.ConvTranspose(filter, algorithm=algorithm, **keywords)(data))
@@ -118,7 +118,7 @@ def test_the_order_of_tiles_follows_the_cache(ci, co, kernel, isa):
 def test_rows_that_share_a_set_of_the_cache_are_packed(ci):
     """Check pixels that are 4 KiB apart."""
     filter = np.ones((1, 1, ci, 128), np.float32)
-    plan = convt.ConvTranspose(filter, algorithm="direct").plan((1, 100, 100, ci))
+    plan = convt.ConvTranspose(filter, algorithm="direct:vectors").plan((1, 100, 100, ci))
     assert (plan.workspace_bytes > plan.threads * 128 << 10) == (ci == 1024)
 
 
@@ -132,7 +132,7 @@ def test_pixels_far_apart_in_the_output(isa):
         keywords = {"strides": (2, 32), "pads_begin": begin, "pads_end": end, "activation": "relu"}
         wanted = convt.conv_transpose(data, filter, bias, backend="reference", **keywords)
         with using_isa(isa):
-            op = convt.ConvTranspose(filter, bias, algorithm="direct", **keywords)
+            op = convt.ConvTranspose(filter, bias, algorithm="direct:vectors", **keywords)
             with convt.num_threads(1):
                 alone = op(data)
             np.testing.assert_array_equal(op(data), alone)
@@ -166,7 +166,7 @@ def test_one_pixel_is_planned_alike_for_every_stride():
 def test_rows_that_lie_in_the_input_take_no_workspace():
     """Check that rows that are read in place take no workspace."""
     filter = np.ones((1, 1, 64, 128), np.float32)
-    plan = convt.ConvTranspose(filter, algorithm="direct").plan((1, 100, 100, 64))
+    plan = convt.ConvTranspose(filter, algorithm="direct:vectors").plan((1, 100, 100, 64))
     assert plan.workspace_bytes < plan.threads * 32 << 10
 
 
@@ -196,7 +196,7 @@ def test_rows_that_a_tap_does_not_reach(name, dtype, isa):
     keywords = {"strides": stride, "pads_begin": begin, "pads_end": end, "groups": groups, "activation": "relu"}
     wanted = convt.conv_transpose(data, filter, bias, backend="reference", **keywords)
     with using_isa(isa):
-        op = convt.ConvTranspose(filter, bias, algorithm="direct", backend="native", **keywords)
+        op = convt.ConvTranspose(filter, bias, algorithm="direct:vectors", backend="native", **keywords)
         assert_same(on_threads(lambda: op(data), (1, 2)), wanted)
 
 
@@ -217,7 +217,7 @@ def test_windows_that_cut_phases(co, split, merge, dtype, isa, monkeypatch):
         keywords = {"strides": 4, "pads_begin": begin, "pads_end": end, "activation": activation}
         caches.clear()
         with using_isa(isa):
-            got = convt.conv_transpose(data, filter, bias, algorithm="direct", **keywords)
+            got = convt.conv_transpose(data, filter, bias, algorithm="direct:vectors", **keywords)
         caches.clear()
         wanted = convt.conv_transpose(data, filter, bias, backend="reference", **keywords)
         np.testing.assert_array_equal(got.astype(np.float64), wanted.astype(np.float64))
@@ -267,7 +267,7 @@ def test_several_taps_where_they_lie(name, view, dtype, isa):
     data, filter, keywords = window_case(name, dtype, view)
     wanted = convt.conv_transpose(data, filter, backend="reference", **keywords)
     with using_isa(isa):
-        op = convt.ConvTranspose(filter, algorithm="direct", **keywords)
+        op = convt.ConvTranspose(filter, algorithm="direct:vectors", **keywords)
         assert_same(on_threads(lambda: op(data), (1, 2)), wanted)
 
 
@@ -276,7 +276,7 @@ def test_windows_are_summed_alike_on_any_threads(name):
     data, filter, keywords = window_case(name, "float32")
     rng = np.random.default_rng(4)
     data, filter = (rng.standard_normal(a.shape, dtype=np.float32) for a in (data, filter))
-    op = convt.ConvTranspose(filter, algorithm="direct", **keywords)
+    op = convt.ConvTranspose(filter, algorithm="direct:vectors", **keywords)
     on_threads(lambda: op(data))
 
 
@@ -290,7 +290,7 @@ def test_nan_beside_the_rows_that_are_read(name, isa):
     inner = around[tuple(slice(4, -4) for _ in data.shape)]
     inner[...] = data
     with using_isa(isa):
-        op = convt.ConvTranspose(filter, algorithm="direct", **keywords)
+        op = convt.ConvTranspose(filter, algorithm="direct:vectors", **keywords)
         np.testing.assert_array_equal(op(inner), convt.conv_transpose(data, filter, backend="reference", **keywords))
         flat = np.full(data.size + 2048, np.nan, np.float32)
         flat = flat[1024:-1024].reshape(data.shape)

@@ -10,7 +10,7 @@ from cases import ISAS, using_isa
 import convt
 from convt._call import api
 from convt._model import machine
-from convt.algorithms import ALGORITHMS, candidates, invariant
+from convt.algorithms import allowed, invariant
 
 DTYPES = (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
 
@@ -80,7 +80,7 @@ def test_depthwise_is_taken_where_it_sums_in_one_order():
 def test_auto_never_takes_it():
     op = convt.ConvTranspose(np.ones((4, 64, 64), np.float32), strides=2)
     problem = op._attributes.problem((1, 32, 64))
-    assert not ALGORITHMS["invariant"].permitted(problem) and "invariant" not in candidates(problem)
+    assert allowed(problem, "invariant") == ["invariant:vectors"] and "invariant:vectors" not in allowed(problem)
 
 
 def test_a_size_of_one_keeps_the_strides():

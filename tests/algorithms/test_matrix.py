@@ -63,9 +63,9 @@ def isa(request):
 def both(case, data, filter, bias=None, **more):
     """Return the results of matrix and of direct, both from packed weights."""
     found = []
-    for algorithm in ("matrix", "direct"):
+    for algorithm in ("direct:amx", "direct:vectors"):
         op = operator(case, filter, bias, algorithm=algorithm, **more)
-        assert op.plan(data.shape).algorithm == algorithm
+        assert op.plan(data.shape).key == algorithm
         found.append(op(data))
     return found
 
@@ -136,8 +136,8 @@ def test_each_component_is_exact_whatever_the_sizes(sigma, dtype):
         filter = wide(filter, max(limits[0], WEIGHTS_BELOW), limits[1])
         if dtype == "float16":  # results of float16 end at 65504
             data, filter = (data / 256).astype(data.dtype), np.clip(filter, -8, 8)
-        op = operator(case, filter, bias, algorithm="matrix")
-        assert op.plan(data.shape).algorithm == "matrix" and taken(op, data)
+        op = operator(case, filter, bias, algorithm="direct:amx")
+        assert op.plan(data.shape).key == "direct:amx" and taken(op, data)
         exact, size = case.expected(data, filter, bias), case.expected(data, filter, bias, magnitude=True)
         got, direct = (found.astype(np.float64) for found in both(case, data, filter, bias))
         seen = np.isfinite(got)
@@ -154,23 +154,23 @@ def test_parts_hold_every_bit():
     for e in (-64, -30, 0, 24, 47):
         x = (rng.integers(1 << 23, 1 << 24, (1, 64, 1)) * 2.0 ** (e - 23)).astype(np.float32)
         for w in (2.0**-39, -1.0, 2.0**48):
-            got = convt.conv_transpose(x, np.full((1, 1, 17), w, np.float32), algorithm="matrix")
+            got = convt.conv_transpose(x, np.full((1, 1, 17), w, np.float32), algorithm="direct:amx")
             assert_same(got, np.broadcast_to(x * np.float32(w), got.shape))
     whole = np.arange(-256, 257, dtype=np.float32).reshape(1, -1, 1)
-    assert_same(convt.conv_transpose(whole, np.ones((1, 1, 1), "f4"), algorithm="matrix"), whole)
+    assert_same(convt.conv_transpose(whole, np.ones((1, 1, 1), "f4"), algorithm="direct:amx"), whole)
     every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     every = every[np.isfinite(every)].reshape(1, -1, 1)
-    assert_same(convt.conv_transpose(every, np.ones((1, 1, 1), "f2"), algorithm="matrix"), every + np.float16(0))
+    assert_same(convt.conv_transpose(every, np.ones((1, 1, 1), "f2"), algorithm="direct:amx"), every + np.float16(0))
 
 
 @each_dtype
 def test_batch_of_nothing(dtype):
     case = replace(SAMPLES["dense"], dtype=dtype, batch=0)
-    got = run(case, *case.arrays(), algorithm="matrix")
+    got = run(case, *case.arrays(), algorithm="direct:amx")
     assert got.shape == case.out_shape and got.size == 0
     for empty in (replace(case, batch=2, ci=0), replace(case, batch=2, co=0), replace(case, batch=1, in_sizes=(0, 3))):
         arrays = empty.arrays()
-        empty.check(run(empty, *arrays, algorithm="matrix"), *arrays)
+        empty.check(run(empty, *arrays, algorithm="direct:amx"), *arrays)
 
 
 @each_dtype
@@ -181,7 +181,7 @@ def test_nothing_but_the_result_is_read_or_written(memory, activation, dtype):
         case = replace(SAMPLES["dense"], dtype=dtype, co=co, activation=activation, data_format=data_format)
         data, filter, bias = case.arrays()
         out = Out(memory, np.zeros(case.out_shape, case.numpy_dtype))
-        op = operator(case, filter, bias, algorithm="matrix")
+        op = operator(case, filter, bias, algorithm="direct:amx")
         assert op(copy_in(memory, data), out=out.view) is out.view
         case.check(np.array(out.view), data, filter, bias)
         out.assert_only_elements_written()
@@ -218,7 +218,7 @@ def test_data_at_its_bounds(place, data_format, value):
     data, filter, bias = case.arrays(exact=False)
     number, fits = OUTSIDE[value]
     data.reshape(-1)[place] = number
-    op, direct = (operator(case, filter, bias, algorithm=name) for name in ("matrix", "direct"))
+    op, direct = (operator(case, filter, bias, algorithm=name) for name in ("direct:amx", "direct:vectors"))
     assert taken(op, data) is fits
     for threads in (1, 3):
         with convt.num_threads(threads):
@@ -229,7 +229,7 @@ def test_data_at_its_bounds(place, data_format, value):
                 np.testing.assert_array_equal(np.isinf(got), np.isinf(want))
             out = np.full_like(want, -7)
             assert op(data, out=out) is out and out.tobytes() == got.tobytes()
-            assert run(case, data, filter, bias, algorithm="matrix").tobytes() == got.tobytes()
+            assert run(case, data, filter, bias, algorithm="direct:amx").tobytes() == got.tobytes()
     data.reshape(-1)[place] = 1
     assert taken(op, data)
     assert op(data).tobytes() != direct(data).tobytes()
@@ -240,18 +240,18 @@ def test_data_at_its_bounds(place, data_format, value):
 def test_weights_at_their_bounds(value, place):
     case = Case(ci=40, co=33, in_sizes=(20,), kernel=4, strides=2)
     data, filter, bias = case.arrays(exact=False)
-    good = run(case, data, filter, bias, algorithm="matrix").tobytes()
+    good = run(case, data, filter, bias, algorithm="direct:amx").tobytes()
     number, fits = OUTSIDE[value]
     spoilt = filter.copy()
     spoilt.reshape(-1)[place] = number = {BELOW: WEIGHTS_BELOW, -BELOW: -WEIGHTS_BELOW}.get(number, number)
-    op = operator(case, spoilt, bias, algorithm="matrix")
+    op = operator(case, spoilt, bias, algorithm="direct:amx")
     plan = op.plan(data.shape)
-    assert (plan.algorithm, bool(plan.note)) == (("matrix", False) if fits else ("direct", True))
-    want = operator(case, spoilt, bias, algorithm="direct")(data)
+    assert (plan.key, bool(plan.note)) == (("direct:amx", False) if fits else ("direct:vectors", True))
+    want = operator(case, spoilt, bias, algorithm="direct:vectors")(data)
     for _ in range(2):
         assert (op(data).tobytes() == want.tobytes()) is (not fits)
-        assert (run(case, data, spoilt, bias, algorithm="matrix").tobytes() == want.tobytes()) is (not fits)
-        assert run(case, data, filter, bias, algorithm="matrix").tobytes() == good
+        assert (run(case, data, spoilt, bias, algorithm="direct:amx").tobytes() == want.tobytes()) is (not fits)
+        assert run(case, data, filter, bias, algorithm="direct:amx").tobytes() == good
     if np.isnan(number):
         assert "NaN" in plan.note
 
@@ -259,22 +259,22 @@ def test_weights_at_their_bounds(value, place):
 def test_a_one_shot_call_does_not_depend_on_the_filter_of_the_first():
     case = Case(ci=41, co=31, in_sizes=(21,), kernel=4, strides=3)
     data, filter, bias = case.arrays(exact=False)
-    want = operator(case, filter, bias, algorithm="matrix")(data)
+    want = operator(case, filter, bias, algorithm="direct:amx")(data)
     spoilt = filter.copy()
     spoilt[1, 2, 3] = 1e-20
-    first = run(case, data, spoilt, bias, algorithm="matrix")
-    assert first.tobytes() == operator(case, spoilt, bias, algorithm="direct")(data).tobytes()
+    first = run(case, data, spoilt, bias, algorithm="direct:amx")
+    assert first.tobytes() == operator(case, spoilt, bias, algorithm="direct:vectors")(data).tobytes()
     for _ in range(2):
-        assert run(case, data, filter, bias, algorithm="matrix").tobytes() == want.tobytes()
+        assert run(case, data, filter, bias, algorithm="direct:amx").tobytes() == want.tobytes()
 
 
 @pytest.mark.parametrize("e", [-40, -39, -38])
 def test_the_least_weight_that_is_taken(e):
     weight = float(np.nextafter(F32(2.0**e), F32(0)))
     data, filter = np.ones((1, 5, 32), F32), np.full((1, 32, 16), weight, F32)
-    plan = convt.ConvTranspose(filter, algorithm="matrix").plan(data.shape)
-    assert plan.algorithm == ("matrix" if e == -38 else "direct")
-    assert_same(convt.conv_transpose(data, filter, algorithm="matrix"), np.full((1, 5, 16), 32 * F32(weight)))
+    plan = convt.ConvTranspose(filter, algorithm="direct:amx").plan(data.shape)
+    assert plan.key == ("direct:amx" if e == -38 else "direct:vectors")
+    assert_same(convt.conv_transpose(data, filter, algorithm="direct:amx"), np.full((1, 5, 16), 32 * F32(weight)))
 
 
 def test_sums_in_range_do_not_overflow_on_the_way():
@@ -282,7 +282,7 @@ def test_sums_in_range_do_not_overflow_on_the_way():
     signs = np.repeat([-1.0, 0.0, 1.0], [8, 8, 16])
     for e in (48, 62):
         data, filter = np.full((1, 40, 32), 2.0**e, F32), (np.ones((1, 32, 40)) * signs[:, None] * 2.0**e).astype(F32)
-        assert (convt.conv_transpose(data, filter, algorithm="matrix") == 8 * 2.0 ** (2 * e)).all()
+        assert (convt.conv_transpose(data, filter, algorithm="direct:amx") == 8 * 2.0 ** (2 * e)).all()
 
 
 @each_dtype
@@ -298,7 +298,7 @@ def test_bias_of_every_kind(dtype):
 def test_a_denormal_bias_is_kept():
     data, filter = np.zeros((1, 40, 64), F32), np.ones((1, 64, 40), F32)
     bias = np.linspace(-1e-38, 1e-38, 40).astype(F32)
-    got = convt.conv_transpose(data, filter, bias, algorithm="matrix")
+    got = convt.conv_transpose(data, filter, bias, algorithm="direct:amx")
     assert_same(got, np.broadcast_to(bias, got.shape))
 
 
@@ -333,9 +333,9 @@ def test_weights_in_every_order(phases, ci, dtype):
             for threads in (1, 3):
                 with convt.num_threads(threads):
                     view = copy_in(memory, filter)
-                    got = run(now, data, view, bias, algorithm="matrix")
-                    packed = operator(now, view, bias, algorithm="matrix")
-                    assert packed.plan(data.shape).algorithm == "matrix"
+                    got = run(now, data, view, bias, algorithm="direct:amx")
+                    packed = operator(now, view, bias, algorithm="direct:amx")
+                    assert packed.plan(data.shape).key == "direct:amx"
                     assert packed(data).tobytes() == got.tobytes()
             if want is None:
                 want = got
@@ -352,16 +352,16 @@ import numpy as np, convt
 from cases import SAMPLES, operator, run
 case = SAMPLES["dense"]
 data, filter, bias = case.arrays()
-op = operator(case, filter, bias, algorithm="matrix")
+op = operator(case, filter, bias, algorithm="direct:amx")
 want = case.expected(data, filter, bias).astype(data.dtype)
 def right():
-    return all((f() == want).all() for f in (lambda: op(data), lambda: run(case, data, filter, bias, algorithm="matrix")))
+    return all((f() == want).all() for f in (lambda: op(data), lambda: run(case, data, filter, bias, algorithm="direct:amx")))
 convt.set_num_threads(int(sys.argv[1]))
 if sys.argv[2] == "used":
     assert right()
 child = os.fork()
 if child == 0:
-    os._exit(0 if op.plan(data.shape).algorithm == "matrix" and right() else 1)
+    os._exit(0 if op.plan(data.shape).key == "direct:amx" and right() else 1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert right()
 """
@@ -379,7 +379,7 @@ def test_calls_from_many_threads():
     for dtype, case in itertools.product(MATRIX_DTYPES, SAMPLES.values()):
         case = replace(case, dtype=dtype)
         data, filter, bias = case.arrays()
-        op = operator(case, filter, bias, algorithm="matrix")
+        op = operator(case, filter, bias, algorithm="direct:amx")
         work.append((op, data, op(data).tobytes()))
         case.check(op(data), data, filter, bias)
     for threads in (1, 2):
@@ -409,7 +409,7 @@ def test_in_turn_with_onednn(threads):
             theirs = convt.ConvTranspose(filter, bias, backend="onednn", **keywords)
             for dtype in MATRIX_DTYPES:
                 cast = [a.astype(DTYPES[dtype][0]) for a in (data, filter, bias)]
-                ours = convt.ConvTranspose(*cast[1:], backend="native", algorithm="matrix", **keywords)
+                ours = convt.ConvTranspose(*cast[1:], backend="native", algorithm="direct:amx", **keywords)
                 work.append((ours, cast[0], want.astype(np.float64), theirs, data))
 
     def right(n):
@@ -441,7 +441,8 @@ def test_results_too_large_for_the_caches_are_sent_off_late(batch, ci, co, activ
     filter = rng.standard_normal((1, ci, co), dtype=np.float32)
     bias = rng.standard_normal(co, dtype=np.float32)
     keywords = {"activation": activation, "backend": "native"}
-    matrix, direct = (convt.ConvTranspose(filter, bias, algorithm=name, **keywords) for name in ("matrix", "direct"))
+    names = "direct:amx", "direct:vectors"
+    matrix, direct = (convt.ConvTranspose(filter, bias, algorithm=name, **keywords) for name in names)
     found = []
     for threads in (1, 2):
         with convt.num_threads(threads):

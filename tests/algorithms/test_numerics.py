@@ -38,6 +38,7 @@ from hypothesis import strategies as st
 import convt
 from convt import _core
 from convt._plan import plans
+from convt.algorithms import name_of
 
 HALVES = ("float16", "bfloat16")
 each_half = pytest.mark.parametrize("dtype", HALVES)
@@ -186,13 +187,13 @@ def test_nan_and_inf_reach_exactly_the_outputs_whose_sums_contain_them(which, ca
 @each_algorithm
 def test_denormals_survive(dtype, algorithm, isa):
     info = np.finfo(DTYPES[dtype][0])
-    layout = "NCX" if algorithm in NCX_ONLY else "NXC"
+    layout = "NCX" if name_of(algorithm) in NCX_ONLY else "NXC"
     case = Case(dtype=dtype, groups=3, ci=2, co=2, in_sizes=(21,), kernel=2, bias=False, data_format=layout)
     data, filter, _ = case.arrays()
     filter[...] = 1
     data = (np.abs(data) * info.smallest_subnormal).astype(data.dtype)
     with using_isa(isa):
-        if algorithm.startswith("matrix") and not matrix_unit(dtype):
+        if ":amx" in algorithm and not matrix_unit(dtype):
             pytest.skip(f"{isa} has no matrix unit for {dtype}")
         got = run(case, data, filter, algorithm=algorithm)
         assert_same(got, case.expected(data, filter, None).astype(data.dtype))
@@ -209,7 +210,7 @@ def test_denormals_survive(dtype, algorithm, isa):
 def test_the_sign_of_zero_survives(dtype, activation, isa):
     """Check that -0 * 1 + -0 is -0, which activations that map 0 to 0 must keep."""
     for algorithm in ("auto", "rows", "turned"):
-        layout = "NCX" if algorithm in NCX_ONLY else "NXC"
+        layout = "NCX" if name_of(algorithm) in NCX_ONLY else "NXC"
         case = replace(line(co=19, n=5, dtype=dtype, activation=activation), data_format=layout)
         data, filter, _ = case.arrays()
         bias = np.full(19, -0.0, data.dtype)
@@ -322,7 +323,7 @@ def test_results_are_the_same_bits_for_any_number_of_threads(case, dtype, algori
             try:
                 used = op.plan(data.shape).threads
             except ValueError as error:
-                assert algorithm != "direct" and str(error).startswith("algorithm: got")
+                assert algorithm != "direct:vectors" and str(error).startswith("algorithm: got")
                 return
             assert used == 1 if n == 1 else 1 < used <= n
             assert kept.plan(data.shape) == op.plan(data.shape)
@@ -383,7 +384,7 @@ def assert_like_the_sum(case, results, data, filter, bias, tolerance, denormals=
 
 def one_that_does(case, algorithm):
     """Return the case in the layout that the algorithm needs."""
-    return replace(case, data_format="NCX") if algorithm.endswith(("turned", "rows")) else case
+    return replace(case, data_format="NCX") if name_of(algorithm) in NCX_ONLY else case
 
 
 @pytest.mark.parametrize("which", ["data", "filter", "bias", "all"])
@@ -450,8 +451,9 @@ def test_float32_keeps_its_range_at_less_precision(case, algorithm, precision, i
             more = {"algorithm": algorithm, "precision": precision, "backend": "native"}
             op = operator(case, filter, **more)
             results = run(case, data, filter, **more), op(data), op(data)
-            # The transforms of winograd6 multiply errors of a denormal's last bit by up to some ten thousand.
-            assert_like_the_sum(case, results, data, filter, None, 2e-2, 1e5 if algorithm in ("winograd6", "auto") else 1e3)
+            # Winograd's transforms of six points multiply errors of a denormal's last bit by up to some ten thousand.
+            denormals = 1e5 if algorithm in ("winograd:six:vectors", "auto") else 1e3
+            assert_like_the_sum(case, results, data, filter, None, 2e-2, denormals)
             assert all((got != 0).any() for got in results)
 
 
@@ -484,5 +486,5 @@ def test_what_no_tap_reaches_overflows_without_a_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         x, w, bias = np.ones((1, 2, 1), np.float16), np.ones((1, 1, 1), np.float16), np.full(1, 6e4, np.float16)
-        got = convt.conv_transpose(x, w, bias, strides=2, activation=("clip", 1e6, 1e7), algorithm="direct")
+        got = convt.conv_transpose(x, w, bias, strides=2, activation=("clip", 1e6, 1e7), algorithm="direct:vectors")
     assert got.shape == (1, 3, 1) and np.isinf(got).all()

@@ -471,7 +471,7 @@ def test_native_and_reference_never_open_it():
 @needs_onednn
 def test_auto_takes_it_for_bfloat16_on_amx(monkeypatch):
     data, filter = (np.ones(s, ml_dtypes.bfloat16) for s in [(1, 32, 32, 64), (4, 4, 64, 64)])
-    monkeypatch.setattr(choose, "native", lambda *_: "matrix_scatter" if matrix_unit("bfloat16") else "scatter")
+    monkeypatch.setattr(choose, "native", lambda *_: "scatter:amx" if matrix_unit("bfloat16") else "scatter:vectors")
     op = convt.ConvTranspose(filter, strides=2)
     amx = "amx" in library.opened()["isa"]
     unasked = _core.isa() == config.preferred_isa()  # if CONVT_ISA names another one, oneDNN would ignore it
@@ -512,7 +512,7 @@ def test_the_class_that_auto_gives_it(change, taken, monkeypatch):
     monkeypatch.setattr(library, "opened", lambda: {"isa": "avx512_core_amx"})
     monkeypatch.setattr(primitive, "can", lambda problem: True)
     monkeypatch.setattr(config, "preferred_isa", _core.isa)
-    monkeypatch.setattr(choose, "native", lambda *_: "matrix_scatter")
+    monkeypatch.setattr(choose, "native", lambda *_: "scatter:amx")
     layer = {**LAYER_OF_THE_CLASS, **change}
     sizes, ci, co, kernel = (layer.pop(name) for name in ("sizes", "ci", "co", "kernel"))
     for dtype in (ml_dtypes.bfloat16, np.float32, np.float16):

@@ -98,12 +98,12 @@ def shots(name, dtype, algorithm, filter_format="XIO"):
 
 
 @each_isa
-@pytest.mark.parametrize("algorithm", ["direct", "matrix", "winograd", "matrix_winograd"])
+@pytest.mark.parametrize("algorithm", ["direct:vectors", "direct:amx", "winograd:vectors", "winograd:amx"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", PASSING)
 def test_weights_packed_in_passing_give_the_same_bits(name, dtype, algorithm, isa):
     with using_isa(isa):
-        if algorithm.startswith("matrix") and not matrix_unit(dtype):
+        if ":amx" in algorithm and not matrix_unit(dtype):
             pytest.skip("no matrix unit for this dtype")
         if "winograd" in algorithm and (dtype not in ("float32", "float64") or name in ("one tap", "one row")):
             pytest.skip("winograd does not accept the problem")
@@ -130,20 +130,20 @@ def test_panels_are_made_in_passing(name, filter_format):
 
 
 @pytest.mark.parametrize("name", ["cubes", "several windows", "edges", "uneven"])
-@pytest.mark.parametrize("algorithm", ["winograd", "matrix_winograd"])
+@pytest.mark.parametrize("algorithm", ["winograd:vectors", "winograd:amx"])
 @pytest.mark.parametrize("filter_format", ["XIO", "OIX"])
 def test_points_are_made_in_passing(name, algorithm, filter_format):
-    if algorithm.startswith("matrix") and (not matrix_unit() or filter_format == "OIX" or name == "uneven"):
+    if ":amx" in algorithm and (not matrix_unit() or filter_format == "OIX" or name == "uneven"):
         pytest.skip("no matrix unit, or weights that are packed before the tasks run")
     with pretend(l2=2 << 20, pack_on_the_fly=0, pack_on_the_fly_again=100):
         assert shots(name, "float32", algorithm, filter_format)[3].packing_workspace
 
 
-@pytest.mark.parametrize("algorithm", ["direct", "matrix", "winograd", "matrix_winograd"])
+@pytest.mark.parametrize("algorithm", ["direct:vectors", "direct:amx", "winograd:vectors", "winograd:amx"])
 @pytest.mark.parametrize("seed", range(24))
 def test_random_weights_packed_in_passing(algorithm, seed):
     """Check whole panels of out-channels, and in-channels that fill no step of depth."""
-    if algorithm.startswith("matrix") and not matrix_unit():
+    if ":amx" in algorithm and not matrix_unit():
         pytest.skip("no matrix unit")
     rng = np.random.default_rng(seed)
     rank = int(rng.integers(1, 4))

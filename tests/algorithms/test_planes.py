@@ -81,7 +81,7 @@ def test_more_threads_than_a_run_has_pixels_for(case, dtype):
     arrays = case.arrays(exact=False)
     with pretend(planes_block=1 << 15, wide_block=1 << 15):
         convt.clear_caches()  # the cache of one-shot calls ignores the pretended machine
-        on_threads(lambda: run(case, *arrays, algorithm="direct"), (1, 7, 40))
+        on_threads(lambda: run(case, *arrays, algorithm="direct:vectors"), (1, 7, 40))
 
 
 @settings(max_examples=300)
@@ -135,12 +135,12 @@ def test_what_is_not_finite_reaches_only_the_outputs_that_it_is_summed_in(where,
 def test_data_may_be_smaller_than_weights_on_a_matrix_unit(size):
     case = replace(IMAGES["one tap"], activation=None)
     data, filter, _ = case.arrays(exact=False)
-    op = operator(replace(case, bias=False), filter, None, algorithm="matrix_turned")
+    op = operator(replace(case, bias=False), filter, None, algorithm="turned:amx")
     got, want = op(data * np.float32(size)), op(data) * np.float32(size)
-    assert op.plan(data.shape).algorithm == "matrix_turned"
+    assert op.plan(data.shape).key == "turned:amx"
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
-    small = operator(replace(case, bias=False), filter * np.float32(2.0**-50), None, algorithm="matrix_turned")
-    assert small.plan(data.shape).algorithm == "direct"
+    small = operator(replace(case, bias=False), filter * np.float32(2.0**-50), None, algorithm="turned:amx")
+    assert small.plan(data.shape).key == "direct:vectors"
     np.testing.assert_allclose(small(data), op(data) * np.float32(2.0**-50), rtol=1e-5, atol=1e-5 * 2.0**-50)
 
 
@@ -229,12 +229,12 @@ def test_turned_keeps_nan_and_inf_from_phases_without_the_tap(kernel, stride, di
     data, filter, bias = case.arrays()
     data[0, 1, 6] = bad
     with using_isa(isa):
-        for algorithm in ("turned", "matrix_turned") if matrix_unit(dtype) else ("turned",):
+        for algorithm in ("turned:vectors", "turned:amx") if matrix_unit(dtype) else ("turned:vectors",):
             got = on_threads(lambda: run(case, data, filter, bias, algorithm=algorithm), (1, 3))  # noqa: B023
             case.check(got, data, filter, bias)
 
 
-@pytest.mark.parametrize("algorithm", ["winograd", "depthwise", "matrix_winograd"])
+@pytest.mark.parametrize("algorithm", ["winograd:vectors", "depthwise:vectors", "winograd:amx"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_blocks_that_would_be_widened_of_no_input(dtype, algorithm):
     """Check blocks of an empty axis, whose outputs exist because of output_padding and are the bias."""

@@ -1,5 +1,5 @@
-"""Tests of scatter and matrix_scatter: input rows that are packed once for several output rows or read in place, products in
-each of the four layouts (columns, across, bands, gathered), and the problems that matrix_scatter leaves to other algorithms.
+"""Tests of scatter on each unit: input rows that are packed once for several output rows or read in place, products in
+each of the four layouts (columns, across, bands, gathered), and the problems that it leaves to other algorithms on AMX.
 Results are compared with the float64 definition in cases.py."""
 
 import itertools
@@ -13,7 +13,6 @@ from cases import (
     INPUT_MEMORY,
     Case,
     Out,
-    algorithm_of,
     copy_in,
     each_isa,
     kept_forms,
@@ -30,8 +29,8 @@ from fuzz import machines
 import convt
 from convt._base.problem import Problem
 from convt._model import machine
-from convt._plan import choose, plans
-from convt.algorithms import planes, scatter, stages
+from convt._plan import plans
+from convt.algorithms import candidates, planes, scatter, stages
 from convt.algorithms.scatter import reach, schedule
 from convt.algorithms.scatter.schedule import ACROSS, BANDS, COLUMNS, GATHERED
 
@@ -68,7 +67,7 @@ PROBLEMS = {
     "lanes of a vector and more": Case(ci=64, co=5, in_sizes=(100,), kernel=11, strides=4),
 }  # fmt: skip
 each_problem = pytest.mark.parametrize("case", PROBLEMS.values(), ids=PROBLEMS)
-each_name = pytest.mark.parametrize("name", ["scatter", pytest.param("matrix_scatter", marks=needs_amx)])
+each_name = pytest.mark.parametrize("name", ["scatter:vectors", pytest.param("scatter:amx", marks=needs_amx)])
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +95,7 @@ def take(*ways):
 
 
 def skip_without(name, dtype):
-    if name == "matrix_scatter" and not matrix_unit(dtype):
+    if name == "scatter:amx" and not matrix_unit(dtype):
         pytest.skip(f"no matrix unit for {dtype}")
 
 
@@ -108,13 +107,13 @@ def test_every_way_is_the_definition_for_any_number_of_threads(name, case, data_
     skip_without(name, dtype)
     case = replace(case, dtype=dtype, data_format=data_format)
     whole, any_data = case.arrays(), case.arrays(exact=False)
-    for way in every_way(case, "vectors" if name == "scatter" else "amx"):
+    for way in every_way(case, name.partition(":")[2]):
         take(way)
         results = set()
         for threads in (1, 2, 3, 5):
             with convt.num_threads(threads):
                 op = operator(case, *whole[1:], algorithm=name)
-                assert algorithm_of(op, case.data_shape) == name
+                assert op.plan(case.data_shape).key == name
                 case.check(op(whole[0]), *whole)
                 op = operator(case, *any_data[1:], algorithm=name)
                 results |= {op(any_data[0]).tobytes() for _ in range(2)}
@@ -131,7 +130,7 @@ def test_every_way_at_every_instruction_set(case, isa):
             arrays = now.arrays()
             for way in every_way(now, "vectors"):
                 take(way)
-                now.check(run(now, *arrays, algorithm="scatter"), *arrays)
+                now.check(run(now, *arrays, algorithm="scatter:vectors"), *arrays)
 
 
 @each_isa
@@ -148,7 +147,7 @@ def test_planes_as_they_are(way, memory, case, isa, monkeypatch):
             take(*([way] if way in every_way(now, "vectors") else every_way(now, "vectors")))
             data, filter, bias = now.arrays()
             view, out = copy_in(memory, data), Out(memory, np.zeros(now.out_shape, now.numpy_dtype))
-            op = operator(now, filter, bias, algorithm="scatter")
+            op = operator(now, filter, bias, algorithm="scatter:vectors")
             op(view, out=out.view)
             now.check(np.array(out.view), data, filter, bias)
             out.assert_only_elements_written()
@@ -166,7 +165,7 @@ def test_planes_of_few_columns_are_read_as_they_are_multiplied():
         data, filter, bias = case.arrays()
         whole = np.full((*data.shape[:-1], width + rng.integers(1, 9)), np.nan, data.dtype)
         whole[..., :width] = data
-        case.check(run(case, whole[..., :width], filter, bias, algorithm="scatter"), data, filter, bias)
+        case.check(run(case, whole[..., :width], filter, bias, algorithm="scatter:vectors"), data, filter, bias)
 
 
 @each_name
@@ -179,7 +178,7 @@ def test_nothing_but_the_result_is_read_or_written(memory, case, name):
         data = copy_in(memory, data)
         out = Out(memory if memory in ("contiguous", "strided", "reversed", "cropped") else "contiguous",
                   np.zeros(now.out_shape, now.numpy_dtype))  # fmt: skip
-        for way in every_way(now, "vectors" if name == "scatter" else "amx"):
+        for way in every_way(now, name.partition(":")[2]):
             take(way)
             op = operator(now, filter, bias, algorithm=name)
             assert op(data, out=out.view) is out.view
@@ -215,7 +214,7 @@ def test_rows_multiplied_as_one(case, isa):
             data, filter, bias = now.arrays()
             for way in every_way(now, "vectors"):
                 take(way)
-                op = operator(now, filter, bias, algorithm="scatter")
+                op = operator(now, filter, bias, algorithm="scatter:vectors")
                 if way != COLUMNS:  # there are fewer tasks than rows
                     assert op.plan(now.data_shape).tasks < now.batch * now.groups * int(np.prod(now.out_shape[1:-2]))
                 for where in {"contiguous", memory}:
@@ -223,7 +222,7 @@ def test_rows_multiplied_as_one(case, isa):
                     for threads in (1, 3):
                         with convt.num_threads(threads):
                             out = Out(where, np.zeros(now.out_shape, now.numpy_dtype))
-                            operator(now, filter, bias, algorithm="scatter")(view, out=out.view)
+                            operator(now, filter, bias, algorithm="scatter:vectors")(view, out=out.view)
                         now.check(np.array(out.view), np.array(view), filter, bias)
                         out.assert_only_elements_written()
                         results.add(np.array(out.view).tobytes())
@@ -252,7 +251,7 @@ def test_workspace_is_bounded(name):
             assert plan.workspace_bytes <= plan.threads << 22, (shape, kernel, co)
 
 
-# ---------------------------------------------------------------- matrix_scatter
+# ---------------------------------------------------------------- AMX
 
 
 @needs_amx
@@ -267,7 +266,7 @@ def test_as_exact_as_direct(case, dtype):
         exact = case.expected(*arrays)
         errors.append([
             np.abs(run(case, *arrays, algorithm=name, backend="native").astype(np.float64) - exact)
-            for name in ("matrix_scatter", "direct")
+            for name in ("scatter:amx", "direct:vectors")
         ])  # fmt: skip
     scale = case.expected(*arrays, magnitude=True).max()
     got, direct = np.swapaxes(errors, 0, 1)
@@ -286,12 +285,12 @@ def test_data_out_of_range_is_left_to_direct(place, number, fits):
     case = PROBLEMS["rows that share pixels"]
     data, filter, bias = case.arrays(exact=False)
     data.reshape(-1)[place] = number
-    op, direct = (operator(case, filter, bias, algorithm=name) for name in ("matrix_scatter", "direct"))
+    op, direct = (operator(case, filter, bias, algorithm=name) for name in ("scatter:amx", "direct:vectors"))
     assert taken(op, data) is fits
     want = direct(data)
     for threads in (1, 3):
         with convt.num_threads(threads):
-            for got in (op(data), op(data), run(case, data, filter, bias, algorithm="matrix_scatter")):
+            for got in (op(data), op(data), run(case, data, filter, bias, algorithm="scatter:amx")):
                 assert (got.tobytes() == want.tobytes()) is (not fits)
                 np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
 
@@ -301,32 +300,32 @@ def test_data_out_of_range_is_left_to_direct(place, number, fits):
 def test_a_filter_out_of_range_is_left_to_vectors(number):
     case = PROBLEMS["rows that share pixels"]
     data, filter, bias = case.arrays(exact=False)
-    good = operator(case, filter, bias, algorithm="matrix_scatter")(data).tobytes()
+    good = operator(case, filter, bias, algorithm="scatter:amx")(data).tobytes()
     spoilt = filter.copy()
     spoilt.reshape(-1)[77] = number
-    op = operator(case, spoilt, bias, algorithm="matrix_scatter")
+    op = operator(case, spoilt, bias, algorithm="scatter:amx")
     plan = op.plan(data.shape)
-    assert not plan.algorithm.startswith("matrix") and plan.note
-    want = run(case, data, spoilt, bias, algorithm=plan.algorithm).tobytes()
+    assert plan.unit == "vectors" and plan.note
+    want = run(case, data, spoilt, bias, algorithm=plan.key).tobytes()
     for _ in range(2):
-        assert op(data).tobytes() == run(case, data, spoilt, bias, algorithm="matrix_scatter").tobytes() == want
-        assert run(case, data, filter, bias, algorithm="matrix_scatter").tobytes() == good
+        assert op(data).tobytes() == run(case, data, spoilt, bias, algorithm="scatter:amx").tobytes() == want
+        assert run(case, data, filter, bias, algorithm="scatter:amx").tobytes() == good
 
 
 @needs_amx
 def test_auto_takes_it_where_it_fills_the_unit_and_only_there():
     def best(shape, kernel, co, **keywords):
         op = convt.ConvTranspose(np.zeros((*kernel, shape[-1], co), np.float32), backend="native", **keywords)
-        costs = choose.permitted(op._attributes.problem(shape), "auto")
+        costs = candidates(op._attributes.problem(shape))
         return min(costs, key=costs.get)
 
     with pretend(isa=AMX, family="granite_rapids"):
-        assert best((1, 8426, 399), (16,), 14, strides=5, pads_begin=5, pads_end=5) == "matrix_scatter"
+        assert best((1, 8426, 399), (16,), 14, strides=5, pads_begin=5, pads_end=5) == "scatter:amx"
         assert best((1, 480, 480, 24), (2, 2), 1, strides=2) == "scatter"
         assert best((2, 4001, 512), (16,), 1, strides=8) == "scatter"
     with using_isa("avx512"):
         problem = operator(PROBLEMS["deep"], *PROBLEMS["deep"].arrays()[1:])._attributes.problem((1, 370, 300))
-        assert np.isinf(plans.ALGORITHMS["matrix_scatter"].cost(problem))
+        assert np.isinf(plans.ALGORITHMS["scatter:amx"].cost(problem))
 
 
 @each_isa
@@ -347,7 +346,7 @@ def test_small_images_are_picked_where_memory_allows(isa):
                 with machine.pretend(l1=48 << 10, l2=1 << 20, l3=32 << 20, family="zen5"):
                     assert stages.cached_schedule(scatter.STAGES, problem, machine.current()).form[0] == GATHERED
             take(GATHERED)
-            op = operator(now, filter, bias, algorithm="scatter")
+            op = operator(now, filter, bias, algorithm="scatter:vectors")
             on_threads(lambda: op(data), (1, 2, 3, 3))  # noqa: B023
             out = Out("strided", np.zeros(now.out_shape, now.numpy_dtype))
             op(data, out=out.view)
@@ -361,9 +360,9 @@ def test_nan_and_infinity_stay_with_the_outputs_that_sum_them():
     data[1, 2, 3, 5], data[4, 0, 0, 0] = np.nan, np.inf
     filter[..., 1, 0, 0] = np.inf
     take(GATHERED)
-    picked = operator(case, filter, None, algorithm="scatter")(data)
+    picked = operator(case, filter, None, algorithm="scatter:vectors")(data)
     with np.errstate(invalid="ignore"):
-        np.testing.assert_array_equal(picked, operator(case, filter, None, algorithm="direct")(data))
+        np.testing.assert_array_equal(picked, operator(case, filter, None, algorithm="direct:vectors")(data))
 
 
 @pytest.mark.parametrize("seed", [18043, *range(8)])
@@ -372,14 +371,14 @@ def test_an_empty_input_whatever_joining_rows_costs(seed):
     data, filter = np.ones((1, 4, 1, 1), np.float32)[:, :0], np.ones((2, 3, 1, 3), np.float32)
     for threads in (1, 2):
         with machines.using({"efficiencies": [seed, 6]}), convt.num_threads(threads):
-            got = convt.conv_transpose(data, filter, algorithm="scatter")
+            got = convt.conv_transpose(data, filter, algorithm="scatter:vectors")
         np.testing.assert_array_equal(got, np.zeros((1, 1, 3, 3)))
 
 
 @each_name
 @each_problem
 def test_a_schedule_is_decided_without_weights_prints_and_compares(case, name):
-    unit = "vectors" if name == "scatter" else "amx"
+    unit = name.partition(":")[2]
     skip_without(name, case.dtype)
     op = operator(case, *case.arrays()[1:], algorithm=name)
     problem, here = op._attributes.problem(case.data_shape), machine.current()
@@ -439,7 +438,7 @@ def test_blocks_of_planes_that_begin_between_the_taps(isa, monkeypatch):
     want = convt.conv_transpose(data, filter, bias, backend="reference", **keywords)
     with using_isa(isa), pretend(planes_block=0):
         got = np.full_like(want, 99)
-        op = convt.ConvTranspose(filter, bias, algorithm="scatter", **keywords)
+        op = convt.ConvTranspose(filter, bias, algorithm="scatter:vectors", **keywords)
         op(data, out=got)
         assert op.plan(data.shape).algorithm == "scatter" and op.plan(data.shape).tasks > 8
     np.testing.assert_array_equal(got, want)

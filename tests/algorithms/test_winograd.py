@@ -19,7 +19,7 @@ from convt.algorithms import phases as _phases
 from convt.algorithms.winograd import bind, cost, schedule, transforms
 
 MATRIX = _core.kernel_info("float32", "amx") is not None
-NAMES = ["winograd", *(["matrix_winograd"] if MATRIX else [])]
+NAMES = ["winograd:vectors", *(["winograd:amx"] if MATRIX else [])]
 each_name = pytest.mark.parametrize("name", NAMES)
 with_matrix = pytest.mark.skipif(not MATRIX, reason="this CPU has no matrix unit")
 
@@ -33,10 +33,10 @@ def errors(data, filter, bias, algorithms, **keywords):
     """Return the largest error of each algorithm and of direct, in units of the output's scale."""
     exact = convt.conv_transpose(*(a.astype(np.float64) for a in (data, filter, bias)), backend="reference", **keywords)
     scale = np.abs(exact).max()
-    for name in ("direct", *algorithms):
+    for name in ("direct:vectors", *algorithms):
         op = convt.ConvTranspose(filter, bias, algorithm=name, **keywords)
         got = op(data)
-        assert op.plan(data.shape).algorithm == name
+        assert op.plan(data.shape).key == name
         yield np.abs(got - exact).max() / scale
 
 
@@ -57,7 +57,7 @@ def test_a_transform_is_a_correlation(kind):
     found = schedule.schedule(problem, machine.current(), "vectors", 2, kinds=(kind,))
     assert {scheme for _, scheme in found.form[1]} == {(transforms.KINDS.index(kind),)}
     data, filter, bias = arrays((1, n, 1), (kind.taps,), 1, np.float64)
-    name = "winograd" if kind in transforms.SMALL else "winograd6"
+    name = "winograd:vectors" if kind in transforms.SMALL else "winograd:six:vectors"
     got = convt.conv_transpose(data, filter, bias, algorithm=name)
     np.testing.assert_allclose(got[0, :, 0], np.convolve(data[0, :, 0], filter[:, 0, 0]) + bias, rtol=1e-11, atol=1e-11)
 
@@ -70,7 +70,7 @@ def test_a_window_that_shows_nothing_has_no_transform(sizes, output_shape):
     assert op.plan((1, *sizes, 8)).backend == "native"
     assert op(np.ones((1, *sizes, 8), np.float32)).shape == (1, *output_shape, 8)
     with pytest.raises(ValueError, match="algorithm"):
-        convt.ConvTranspose(filter, strides=2, output_shape=output_shape, algorithm="winograd").plan((1, *sizes, 8))
+        convt.ConvTranspose(filter, strides=2, output_shape=output_shape, algorithm="winograd:vectors").plan((1, *sizes, 8))
 
 
 @each_isa
@@ -91,7 +91,7 @@ def test_kernels_strides_and_edges(rank, isa):
             continue
         data, filter, bias = case.arrays()
         with using_isa(isa), may_refuse():
-            case.check(operator(case, filter, bias, algorithm="winograd")(data), data, filter, bias)
+            case.check(operator(case, filter, bias, algorithm="winograd:vectors")(data), data, filter, bias)
             done += 1
     assert done >= 25
 
@@ -111,7 +111,7 @@ def test_kernels_strides_and_edges(rank, isa):
 )
 def test_as_exact_as_the_direct_sum(shape, kernel, co, stride, pad):
     """Check that the error is at most twice the error of direct, and below 1e-4 of the output's scale for six points."""
-    found = errors(*arrays(shape, kernel, co), ("winograd6", *NAMES), strides=stride, pads_begin=pad, pads_end=pad)
+    found = errors(*arrays(shape, kernel, co), ("winograd:six:vectors", *NAMES), strides=stride, pads_begin=pad, pads_end=pad)
     direct, six, *four = found
     assert max(four) <= 2 * max(direct, 2e-7)
     assert six <= 1e-4
@@ -129,7 +129,7 @@ def test_what_the_transforms_would_spoil_is_summed_directly(where, value, name):
         data[0, 7, 8, 3] = data[0, 7, 7, 3] = 3.4e38 if where == "data" else 1e-3
         filter *= 1e-3 if where == "data" else 1
     op = convt.ConvTranspose(filter, bias, algorithm=name, strides=2)
-    direct = convt.ConvTranspose(filter, bias, algorithm="direct", strides=2)
+    direct = convt.ConvTranspose(filter, bias, algorithm="direct:vectors", strides=2)
     for _ in range(2):  # the second call takes the fast path of repeated calls
         got, want = op(data), direct(data)
         np.testing.assert_array_equal(np.isfinite(got), np.isfinite(want))
@@ -143,21 +143,21 @@ def test_what_the_transforms_would_spoil_is_summed_directly(where, value, name):
 def test_a_result_that_was_refused_leaves_nothing_in_out():
     data, filter, bias = arrays((1, 14, 15, 32), (4, 4), 32)
     data[0, 13, 14, 5] = np.nan
-    op = convt.ConvTranspose(filter, bias, algorithm="winograd", strides=2)
+    op = convt.ConvTranspose(filter, bias, algorithm="winograd:vectors", strides=2)
     out = np.full(op.output_shape(data.shape), -7, np.float32)
     assert op(data, out=out) is out
-    np.testing.assert_array_equal(out, convt.conv_transpose(data, filter, bias, algorithm="direct", strides=2))
+    np.testing.assert_array_equal(out, convt.conv_transpose(data, filter, bias, algorithm="direct:vectors", strides=2))
 
 
 @without_matrix_unit()
 def test_auto_takes_it_where_it_pays_and_nowhere_else():
     chosen = lambda shape, kernel, co, **keywords: (  # noqa: E731
-        convt.ConvTranspose(np.ones((*kernel, shape[-1], co), np.float32), backend="native", **keywords).plan(shape).algorithm
+        convt.ConvTranspose(np.ones((*kernel, shape[-1], co), np.float32), backend="native", **keywords).plan(shape).key
     )
     assert chosen((1, 64, 64, 256), (4, 4), 64, strides=2, pads_begin=1, pads_end=1) in NAMES
     assert chosen((1, 6880, 256), (16,), 128, strides=8) in NAMES
-    assert chosen((1, 64, 64, 256), (2, 2), 64, strides=2) in ("direct", "matrix")  # each phase has one tap
-    assert chosen((1, 64, 64, 256), (4, 4), 64, strides=2, dilations=2) != "winograd6"
+    assert chosen((1, 64, 64, 256), (2, 2), 64, strides=2) in ("direct:vectors", "direct:amx")  # each phase has one tap
+    assert chosen((1, 64, 64, 256), (4, 4), 64, strides=2, dilations=2) != "winograd:six:vectors"
 
 
 def test_one_shot_calls_count_the_transform_of_the_weights():
@@ -172,7 +172,8 @@ def test_one_shot_calls_count_the_transform_of_the_weights():
         problem = Problem("float32", 1, 1, 512, 256, sizes, kernel, (2, 2), (1, 1), (1, 1), out)
         with pretend(isa="avx2", family="zen3"):
             found.append([choose.native(problem, "auto", brought) for brought in (None, reorder.NOT_IN_ROWS)])
-    assert ["winograd", "direct"] in found and ["direct", "winograd"] not in found
+    names = ["winograd:vectors", "direct:vectors"]
+    assert names in found and names[::-1] not in found
     data, filter, bias = arrays(shape, kernel, co)
     keywords = {"strides": 2, "pads_begin": 1, "pads_end": 1}
     prepacked = convt.ConvTranspose(filter, bias, **keywords)(data)
@@ -215,9 +216,9 @@ def test_phases_that_have_not_all_taps(isa, dtype, sizes, kernel, strides, ci, c
     monkeypatch.setattr(schedule, "MOST_SMALL_FORM", 27)
     with using_isa(isa):
         caches.clear()
-        want = convt.conv_transpose(data, filter, bias, algorithm="direct", **keywords)
+        want = convt.conv_transpose(data, filter, bias, algorithm="direct:vectors", **keywords)
         for view in (filter, np.asfortranarray(filter)):
-            op = convt.ConvTranspose(view, bias, algorithm="winograd", **keywords)
+            op = convt.ConvTranspose(view, bias, algorithm="winograd:vectors", **keywords)
             got = op(data)
             assert op.plan(data.shape).algorithm == "winograd"
             np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
@@ -276,8 +277,8 @@ def test_tiles_that_windows_cut_agree_with_direct(isa, batch, sizes, kernel, str
         for pads in ((0, 0), (1, 1), (2, 1)):
             keywords = {"strides": strides, "pads_begin": pads[0], "pads_end": pads[1]}
             caches.clear()
-            op = convt.ConvTranspose(filter, bias, algorithm="winograd", **keywords)
-            got, want = op(data), convt.conv_transpose(data, filter, bias, algorithm="direct", **keywords)
+            op = convt.ConvTranspose(filter, bias, algorithm="winograd:vectors", **keywords)
+            got, want = op(data), convt.conv_transpose(data, filter, bias, algorithm="direct:vectors", **keywords)
             assert op.plan(data.shape).algorithm == "winograd"
             np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
         caches.clear()
@@ -300,7 +301,7 @@ def test_depth_in_chunks_and_blocks_of_panels_agrees_with_direct(name):
     data = rng.standard_normal((1, 9, 9, 9, 600), dtype=np.float32)
     filter = rng.standard_normal((4, 4, 4, 600, 40), dtype=np.float32)
     got = convt.conv_transpose(data, filter, algorithm=name, strides=2, pads_begin=1, pads_end=1)
-    want = convt.conv_transpose(data, filter, algorithm="direct", strides=2, pads_begin=1, pads_end=1)
+    want = convt.conv_transpose(data, filter, algorithm="direct:vectors", strides=2, pads_begin=1, pads_end=1)
     np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
 
 
@@ -312,12 +313,12 @@ def test_rows_of_any_number_keep_apart(dtype, ci, isa):
         case = Case(groups=2, ci=ci, co=8, in_sizes=(size,), kernel=4, dtype=dtype, seed=size)
         arrays = case.arrays()
         with using_isa(isa):
-            case.check(run(case, *arrays, algorithm="winograd"), *arrays)
+            case.check(run(case, *arrays, algorithm="winograd:vectors"), *arrays)
 
 
 def test_workspace_is_bounded():
     for rank, kernel, ci, co in itertools.product((2, 3), (3, 4), (16, 64, 128, 500), (32, 64, 300)):
-        op = convt.ConvTranspose(np.zeros((*(kernel,) * rank, ci, co), np.float32), strides=2, algorithm="winograd")
+        op = convt.ConvTranspose(np.zeros((*(kernel,) * rank, ci, co), np.float32), strides=2, algorithm="winograd:vectors")
         plan = op.plan((1, *(24,) * rank, ci))
         assert plan.algorithm == "winograd" and plan.workspace_bytes <= plan.threads << 22, (rank, kernel, ci, co)
 
@@ -326,7 +327,8 @@ def test_workspace_is_bounded():
 def test_deep_sums_are_about_as_exact_as_direct(isa):
     """Check 256 channels, whose points are summed in one chunk."""
     with using_isa(isa):
-        found = [list(errors(*arrays((1, 16, 12, 256), (4, 4), 64, seed=seed), ["winograd"], strides=2)) for seed in range(3)]
+        inputs = [arrays((1, 16, 12, 256), (4, 4), 64, seed=seed) for seed in range(3)]
+        found = [list(errors(*each, ["winograd:vectors"], strides=2)) for each in inputs]
     direct, transformed = np.mean(found, 0)
     assert transformed <= 1.6 * direct
 
@@ -338,7 +340,7 @@ def test_inputs_with_strides_of_any_sign(channels, name):
     for view in (data, data[:, ::-1], data[:, :, ::-1], np.broadcast_to(data[:, :, :1], data.shape), data[:, :, ::3],
                  np.asfortranarray(data), data.repeat(2, -1)[..., ::2]):  # fmt: skip
         got = convt.conv_transpose(view, filter, algorithm=name, strides=2)
-        want = convt.conv_transpose(np.ascontiguousarray(view), filter, algorithm="direct", strides=2)
+        want = convt.conv_transpose(np.ascontiguousarray(view), filter, algorithm="direct:vectors", strides=2)
         np.testing.assert_allclose(got, want, atol=2e-5 * np.abs(want).max())
 
 
@@ -350,7 +352,7 @@ def test_filters_of_every_format_make_the_same_weights(co, kernel, stride, isa):
     i, o = len(kernel), len(kernel) + 1
     formats = {"XIO": (*k, i, o), "OIX": (o, i, *k), "IOX": (i, o, *k), "XOI": (*k, o, i)}
     with using_isa(isa):
-        want = convt.conv_transpose(data, filter, bias, algorithm="direct", strides=stride)
+        want = convt.conv_transpose(data, filter, bias, algorithm="direct:vectors", strides=stride)
         keywords = {"algorithm": "winograd", "strides": stride}
         views = {name: np.ascontiguousarray(filter.transpose(axes)) for name, axes in formats.items()}
         got = [convt.conv_transpose(data, view, bias, filter_format=name, **keywords) for name, view in views.items()]
@@ -367,7 +369,7 @@ def test_the_matrix_unit_at_any_depth(kernel, stride, ci):
     """Check channels that fill steps of depth or not, phases of one to three taps, merged or not, and some with several tap
     windows."""
     direct, found = errors(
-        *arrays((2, *(7 for _ in kernel), ci), kernel, 40), ("matrix_winograd",), strides=stride, pads_begin=1
+        *arrays((2, *(7 for _ in kernel), ci), kernel, 40), ("winograd:amx",), strides=stride, pads_begin=1
     )
     # With one channel, a direct sum has few products and each is exact. Splitting into bfloat16 parts and three transforms
     # round more often.
@@ -404,7 +406,7 @@ def test_outputs_gathered_on_their_way(act, isa, monkeypatch):
             keywords = {"strides": stride, "pads_begin": pads, "pads_end": pads[::-1], "activation": act}
             exact = convt.conv_transpose(data, filter, bias, backend="reference", **keywords)
             with using_isa(isa):
-                op = convt.ConvTranspose(filter, bias, algorithm="winograd", **keywords)
+                op = convt.ConvTranspose(filter, bias, algorithm="winograd:vectors", **keywords)
                 with convt.num_threads(1):
                     alone = op(data)
                 np.testing.assert_array_equal(op(data), alone)
@@ -422,7 +424,7 @@ def test_points_of_all_panels_in_turn(panels, monkeypatch):
     monkeypatch.setattr(cost, "cuts", functools.partial(in_panel_blocks, panels, True, unit=unit))
     caches.clear()
     try:
-        direct, found = errors(data, filter, bias, ("matrix_winograd",), strides=2, pads_end=1)
+        direct, found = errors(data, filter, bias, ("winograd:amx",), strides=2, pads_end=1)
     finally:
         caches.clear()
     assert found <= 2 * direct
@@ -433,8 +435,8 @@ def test_points_of_all_panels_in_turn(panels, monkeypatch):
 def test_numbers_that_parts_can_not_hold_are_summed_directly(scale, of):
     data, filter, bias = arrays((1, 14, 15, 48), (4, 4), 32)
     data, filter = (data * np.float32(scale), filter) if of == "data" else (data, filter * np.float32(scale))
-    op = convt.ConvTranspose(filter, 0 * bias, algorithm="matrix_winograd", strides=2)
-    want = convt.conv_transpose(data, filter, 0 * bias, algorithm="direct", strides=2)
+    op = convt.ConvTranspose(filter, 0 * bias, algorithm="winograd:amx", strides=2)
+    want = convt.conv_transpose(data, filter, 0 * bias, algorithm="direct:vectors", strides=2)
     for _ in range(2):
         assert op(data).tobytes() == want.tobytes()
     assert np.abs(want).max() > 0
@@ -443,8 +445,8 @@ def test_numbers_that_parts_can_not_hold_are_summed_directly(scale, of):
 @with_matrix
 def test_the_matrix_unit_is_for_float32():
     data, filter, bias = arrays((1, 8, 8, 16), (4, 4), 16, np.float64)
-    with pytest.raises(ValueError, match="algorithm: got 'matrix_winograd'"):
-        convt.conv_transpose(data, filter, bias, algorithm="matrix_winograd", strides=2)
+    with pytest.raises(ValueError, match="algorithm: got 'winograd:amx'"):
+        convt.conv_transpose(data, filter, bias, algorithm="winograd:amx", strides=2)
 
 
 @each_isa
@@ -456,7 +458,7 @@ def test_a_stage_whose_last_panel_the_window_does_not_show(isa, monkeypatch):
         data, filter = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((1, 7, 1, 5), (2, 6, 5, co)))
         keywords = {"pads_begin": (2, 0), "pads_end": (1, 2)}
         with using_isa(isa), pretend(l3=0):
-            got = convt.ConvTranspose(filter, algorithm="winograd", **keywords)(data)
+            got = convt.ConvTranspose(filter, algorithm="winograd:vectors", **keywords)(data)
         want = convt.conv_transpose(data, filter, backend="reference", **keywords)
         np.testing.assert_array_equal(got, want)
 
@@ -487,7 +489,7 @@ def test_schedules_are_values(problem, there):
 
 
 @pytest.mark.parametrize("there", MACHINES, ids=["here", "avx512"])
-@pytest.mark.parametrize("kinds", [transforms.SMALL, transforms.LARGE], ids=["winograd", "winograd6"])
+@pytest.mark.parametrize("kinds", [transforms.SMALL, transforms.LARGE], ids=["small", "large"])
 def test_packed_weights_are_bounded(kinds, there):
     done = 0
     for rank, kernel, stride, channels in itertools.product((1, 2, 3), (2, 3, 4, 5, 8), (1, 2, 3), (64, 256)):

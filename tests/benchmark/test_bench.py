@@ -184,7 +184,7 @@ def test_convt_gets_the_precision_and_others_say_that_they_do_not(worker, precis
     weights = np.ones(layer.filter_shape, np.float32)
     op = convt.ConvTranspose(weights, strides=2, pads_begin=1, pads_end=1, precision=precision)
     plan = op.plan(layer.data_shape)
-    assert result.status == "ok" and result.how == f"native {plan.algorithm} {plan.isa}"
+    assert result.status == "ok" and result.how == f"native {plan.algorithm} {plan.unit} {plan.isa}"
     problem = Problem(PLAIN, "f32", "NXC", precision=precision)
     (other,) = measure(problem, [Here("other", right)], rounds=1, budget=0.01, note=pytest.fail)
     said = ", has no precision " + precision if precision != "highest" else ""

@@ -122,7 +122,7 @@ def test_a_run_fits_the_terminal_and_explains_the_columns_that_it_shows(capsys, 
 
 def test_lines_are_printed_with_the_columns_that_fit(monkeypatch, capsys):
     columns = {"layer": 20, "cycles": 8, "before ms": 9, "expected ms": 11, "ratio": 6, "winner": 21, "how": 40}
-    cells = ["up/" * 30, "3.45e+05", "12.345", "11.111", "1.22", "matrix_medium_scatter", "a text"]
+    cells = ["up/" * 30, "3.45e+05", "12.345", "11.111", "1.22", "scatter:amx_one", "a text"]
     needed = "layer", "ratio", "winner"
     for width, shown in (("80", needed), ("", columns)):
         monkeypatch.setenv("COLUMNS", width)
@@ -130,7 +130,7 @@ def test_lines_are_printed_with_the_columns_that_fit(monkeypatch, capsys):
         lines.print(cells)
         *missing, head, row = capsys.readouterr().out.splitlines()
         assert bool(missing) == (width == "80") and all(name in head for name in shown)
-        assert cells[0] in row and "1.22" in row and "matrix_medium_scatter" in row
+        assert cells[0] in row and "1.22" in row and "scatter:amx_one" in row
         assert (len(head) <= 80) == (width == "80")
 
 

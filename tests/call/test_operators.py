@@ -4,11 +4,12 @@ import pickle
 
 import numpy as np
 import pytest
-from cases import ALGORITHMS, meanwhile
+from cases import ALGORITHMS, NCX_ONLY, meanwhile
 
 import convt
 import convt.onnx
 import convt.openvino
+from convt.algorithms import name_of
 
 f32 = np.float32
 FORMATS = {"XIO": (4, 3, 6, 8), "OIX": (8, 6, 4, 3), "IOX": (6, 8, 4, 3), "XOI": (4, 3, 8, 6), "GIOX": (2, 3, 8, 4, 3)}
@@ -48,9 +49,9 @@ def test_updated_weights_are_used_and_plans_are_kept(filter_format, bias):
 @pytest.mark.parametrize("algorithm", [*ALGORITHMS, "auto"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_update_of_every_algorithm(algorithm, dtype):
-    groups = 16 if algorithm == "depthwise" else 1
+    groups = 16 if algorithm == "depthwise:vectors" else 1
     shape = (3, 3, 16, 1) if groups > 1 else (3, 3, 16, 16)
-    planes = "turned" in algorithm or algorithm == "rows"
+    planes = name_of(algorithm) in NCX_ONLY
     keywords = {"strides": 3 if planes else 2, "groups": groups, "algorithm": algorithm}
     keywords["data_format"] = "NCX" if planes else "NXC"
     x = rand((1, 16, 6, 5) if planes else (1, 6, 5, 16), dtype=dtype)

@@ -11,7 +11,7 @@ import pytest
 from convt._call import worth
 from convt._call.worth import LayerTime, Worth
 
-UP = LayerTime("decoder.up", (1, 512, 16, 16), (1, 256, 32, 32), 0.003, 0.001, "matrix_high_winograd", 0.4, ("ReLU",), 2)
+UP = LayerTime("decoder.up", (1, 512, 16, 16), (1, 256, 32, 32), 0.003, 0.001, "winograd:amx_two", 0.4, ("ReLU",), 2)
 LEFT = LayerTime("a" * 90 + ".last", (2, 64, 8, 8, 8), (2, 32, 16, 16, 16), 0.001, algorithm="it is complex")
 
 

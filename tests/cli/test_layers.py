@@ -171,7 +171,7 @@ def test_a_model_is_tuned_and_planned(model, tmp_path, capsys, direct_wins):
     shape = ["--shape", "X=1,3,5,6"]
     assert cli.main(["tune", model, *shape, "--out", str(path), "--threads", "1"]) == 0
     printed = capsys.readouterr().out
-    assert re.search(r"^up +\w+ +\S+ +\w+ \d", printed, re.M) and re.search(r"^Y +\w+ +\S+ +\w+ \d", printed, re.M)
+    assert all(re.search(rf"^{name} +\S+ +\S+ +\S+ \d", printed, re.M) for name in ("up", "Y"))
     assert f"2 entries in {path}" in printed
     assert all('"layout": "NCX"' in line for line in path.read_text().splitlines() if "problem" in line)
     assert cli.main(["plan", model, *shape, "--json", "--layout", "NXC", "--dtype", "float64"]) == 0

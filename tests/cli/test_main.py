@@ -19,7 +19,7 @@ from convt._base.problem import PRECISIONS, Problem
 from convt._model import costs, limits, machine
 from convt._plan import measure as _measure
 from convt.algorithms import ALGORITHMS as ALL
-from convt.algorithms import BASIC
+from convt.algorithms import NAMES, name_of
 
 LAYER = '{"Cin": 64, "Cout": 32, "in": [16, 12], "k": 4, "s": 2, "pb": 1, "pe": 1}'
 
@@ -36,15 +36,15 @@ def test_a_plan_says_why():
     assert re.fullmatch(rf"runs: {plan.tasks} tasks? on {plan.threads} threads?, {plan.isa}", lines[2])
     shares = [int(share) for share in re.findall(r"(\d+)% (?:computing|fetching|moving)", lines[3])]
     assert 97 <= sum(shares) <= 103
-    for name in set(BASIC) - {plan.algorithm, "invariant"}:
+    for name in {f"{name}:vectors" for name in NAMES} - {plan.key, "invariant:vectors"}:
         ratio = re.search(rf"^  {name} (\d+\.\d\d)$", text, re.M)
         assert (ratio and float(ratio[1]) >= 1) or f"  {name}: unavailable (needs " in text
 
 
-@pytest.mark.parametrize("name", ["direct", "winograd", "winograd6", "scatter"])
+@pytest.mark.parametrize("name", ["direct", "winograd", "winograd:six:vectors", "scatter"])
 def test_a_plan_that_was_asked_for_says_so(name):
     text = _op(backend="native", algorithm=name).plan((1, 16, 12, 64)).explain()
-    assert text.startswith(f"{name}: ") and ("requested by name" in text or "the lowest expected cost" in text)
+    assert text.startswith(f"{name_of(name)}: ") and ("requested by name" in text or "the lowest expected cost" in text)
 
 
 @pytest.mark.parametrize("data_format", ["NXC", "NCX"])
@@ -58,7 +58,7 @@ def test_every_algorithm_is_explained(name, data_format):
         plan = op.plan((1, 4, 9, 9) if data_format == "NCX" else (1, 9, 9, 4))
     except ValueError:
         pytest.skip(f"{name} is unavailable for this problem")
-    assert plan.explain().startswith(f"{name}: ")
+    assert plan.explain().startswith(f"{name_of(name)}: ")
     for part in plan.cycles:
         assert costs.NAMES[part.rpartition(".")[2]].meaning
 
@@ -110,8 +110,9 @@ def test_plan(capsys):
     assert cli.main(["plan", LAYER, "--json", "--time", "--layout", "NCX", "--dtype", "float64", "--threads", "1"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert found["data"] == [1, 64, 16, 12] and found["threads"] == 1
-    assert found["algorithm"] in found["milliseconds"] and all(time > 0 for time in found["milliseconds"].values())
-    assert found["cycles"][found["algorithm"]] == min(found["cycles"].values())
+    key = f"{found['algorithm']}:{found['unit']}"
+    assert key in found["milliseconds"] and all(time > 0 for time in found["milliseconds"].values())
+    assert found["cycles"][key] == min(found["cycles"].values())
     assert set(found["expected_milliseconds"]) == set(found["cycles"])
     assert found["limit"]["milliseconds"] > 0 and found["limit"]["gflops"] > 0 and found["limit"]["copy_gbs"] > 0
     for name, share in found["of_limit"].items():
@@ -125,9 +126,9 @@ def test_plan(capsys):
         plan = convt.ConvTranspose(
             np.ones((4, 4, 256, 256), np.float32), strides=2, pads_begin=1, pads_end=1, backend="native", precision=precision
         ).plan((1, 16, 12, 256))
-        assert found["algorithm"] == plan.algorithm and plan.problem.precision == precision
+        assert (found["algorithm"], found["unit"]) == (plan.algorithm, plan.unit) and plan.problem.precision == precision
         permitted = {name for name, each in ALL.items() if PRECISIONS.index(each.precision) <= PRECISIONS.index(precision)}
-        assert found["algorithm"] in permitted and set(found["cycles"]) <= permitted
+        assert plan.key in permitted and set(found["cycles"]) <= permitted
 
 
 @pytest.mark.parametrize("family", ["zen4", "neoverse_n1"])
@@ -145,7 +146,7 @@ def test_a_plan_has_a_table(capsys, monkeypatch):
     assert cli.main(["plan", LAYER, "--time"]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"^algorithm +cycles +relative +expected ms +measured ms +of limit +bar *$", printed, re.M)
-    assert re.search(r"^direct +\S+ +\d\.\d\d( +\d\S*){1,2} +\d+% +#+>? *$", printed, re.M)
+    assert re.search(r"^direct:vectors +\S+ +\d\.\d\d( +\d\S*){1,2} +\d+% +#+>? *$", printed, re.M)
     assert re.search(r"^hardware limit: \d\S* ms, from a peak of \d+ GFLOP/s and a copy at \d+\.\d GB/s", printed, re.M)
 
 
@@ -170,9 +171,9 @@ def test_on_a_terminal_rich_draws_tables_if_it_is_there(capsys, monkeypatch):
 
 
 def test_one_that_auto_does_not_take_is_in_the_table(capsys):
-    assert cli.main(["plan", LAYER, "--algorithm", "winograd6", "--json"]) == 0
+    assert cli.main(["plan", LAYER, "--algorithm", "winograd:six:vectors", "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
-    assert found["algorithm"] == "winograd6" and found["cycles"]["winograd6"] > 0
+    assert (found["algorithm"], found["unit"]) == ("winograd", "vectors") and found["cycles"]["winograd:six:vectors"] > 0
 
 
 def test_operations_of_the_limit_are_those_that_meet_in_the_output():
@@ -214,7 +215,7 @@ def test_tune(tmp_path, capsys, direct_wins):
     found = json.loads(capsys.readouterr().out)
     assert found["entries"] == 2 and found["file"] == str(path)
     (layer,) = found["layers"]
-    assert layer["note"].startswith("measured earlier: ") and layer["algorithm"] == "direct"
+    assert layer["note"].startswith("measured earlier: ") and layer["algorithm"] == "direct:vectors"
     assert layer["milliseconds"][layer["algorithm"]] == min(layer["milliseconds"].values())
     tuning.clear()
     assert tuning.load(path).taken == 2

@@ -4,10 +4,11 @@ import copy
 import math
 import random
 
-from cases import ALGORITHMS, CURVED_ACTIVATIONS, EXACT_ACTIVATIONS, FILTER_FORMATS, ISAS, using_isa
+from cases import ALGORITHMS, CURVED_ACTIVATIONS, EXACT_ACTIVATIONS, FILTER_FORMATS, ISAS, NCX_ONLY, using_isa
 
 from convt import _core
 from convt._plan import plans
+from convt.algorithms import name_of
 
 from . import machines, odd, oracle
 
@@ -46,7 +47,7 @@ def case(seed, isa=None):
     if rng.random() < 0.35:
         found["calls"] = _repeats(rng, found["calls"][0])
     if found["backend"] == "reference" or form == "dask":
-        found["algorithm"] = "direct" if form == "dask" and rng.random() < 0.7 else "auto"
+        found["algorithm"] = "invariant" if form == "dask" and rng.random() < 0.7 else "auto"
     if found["values"] == "denormal" and problem["dtype"] in ("float16", "bfloat16"):
         found["values"] = "integers"  # the dot product of bfloat16 flushes denormals to zero
     if form == "dask":
@@ -62,19 +63,18 @@ def _algorithm(rng, isa, problem, form):
     if rng.random() < 0.35:
         return "auto"
     if problem["groups"] > 1 and max(problem["ci"], problem["co"]) <= 3 and rng.random() < 0.5:
-        return "depthwise"
+        return "depthwise:vectors"
     with using_isa(isa):
         names = [name for name in plans.ALGORITHMS if _is_available(name)]
     if problem["data_format"] != "NCX":
-        names = [name for name in names if name != "rows" and "turned" not in name]
+        names = [name for name in names if name_of(name) not in NCX_ONLY]
     if rng.random() < 0.8:
         names = [name for name in names if name in ALGORITHMS or problem["dtype"] in ("float32", "bfloat16")]
     return rng.choice(names)
 
 
 def _is_available(name):
-    unit = {"dots": "dots", "matrix": "amx"}.get(name.split("_")[0])
-    return unit is None or any(_core.kernel_info(dtype, unit) is not None for dtype in ("float32", "bfloat16"))
+    return any(_core.kernel_info(dtype, plans.ALGORITHMS[name].unit) is not None for dtype in ("float32", "bfloat16"))
 
 
 def _problem(rng, dialect):

@@ -106,13 +106,13 @@ def _products(n, tap, s, d, begin, out):
 
 
 # Relative error of a product, by the unit that multiplies. The error of sums is counted in units of the accumulators' rounding.
-_PRODUCT = {"matrix_high": 2.0**-10, "matrix_medium": 2.0**-7, "dots": 2.0**-7}
+_PRODUCT = {"amx_two": 2.0**-10, "amx_one": 2.0**-7, "dots": 2.0**-7}
 # Algorithms that are not exact on small integers.
-INEXACT = ("winograd6", "matrix_high_winograd")
+INEXACT = ("winograd:six:vectors", "winograd:amx_two")
 
 
 def assert_right(call, algorithms, got, y, sizes, rounding=0):
-    """Assert that ``got``, in NXC, is the result for these `sums`, computed by algorithms with these names."""
+    """Assert that ``got``, in NXC, is the result for these `sums`, computed by algorithms with these keys."""
     p = call["problem"]
     dtype, activation = got.dtype, p["activation"]
     activation = tuple(activation) if isinstance(activation, list) else activation
@@ -129,10 +129,10 @@ def assert_right(call, algorithms, got, y, sizes, rounding=0):
     terms = p["ci"] * math.prod(p["kernel"]) + 8
     with np.errstate(over="ignore", invalid="ignore"):
         size = np.where(np.isfinite(sizes), sizes, 0)
-        factor = max([terms * unit * 4] + [_PRODUCT.get(prefix, 0) for prefix in map(_prefix, algorithms)])
+        factor = max([terms * unit * 4] + [_PRODUCT.get(key.rpartition(":")[2], 0) for key in algorithms])
         error = factor * size + rounding
         if _use_winograd(algorithms) and size.size:
-            error = error + 64 * factor * size.max() * (200 if "winograd6" in algorithms else 1)
+            error = error + 64 * factor * size.max() * (200 if "winograd:six:vectors" in algorithms else 1)
         slopes = map(abs, activation[1:]) if activation and activation[0] in ("leaky_relu", "elu") else ()
         slope = max([1.5, *slopes])  # 1.5 is that of the hard swish at 3
         error = error * slope + (
@@ -142,7 +142,8 @@ def assert_right(call, algorithms, got, y, sizes, rounding=0):
         error = error + np.abs(want) * float(info.eps) * 0.51 + 4 * float(info.smallest_subnormal)
         if _use_winograd(algorithms):
             accumulator = np.finfo(np.float64 if wide else np.float32)
-            error = error + _winograd_denormal_error(p, "winograd6" in algorithms) * float(accumulator.smallest_subnormal)
+            large = "winograd:six:vectors" in algorithms
+            error = error + _winograd_denormal_error(p, large) * float(accumulator.smallest_subnormal)
         comparable = ~np.isfinite(want) | (np.abs(want) + error < float(info.max))
         if call["values"] == "huge":  # partial sums may overflow although the sums do not
             largest = float(info.max if not wide and info.bits < 32 else np.finfo(dtype).max)
@@ -161,10 +162,6 @@ def same_bits(a, b):
     """Check whether two arrays have the same bits. Different NaNs count as equal."""
     bits = [np.ascontiguousarray(each).view(f"u{each.itemsize}") for each in (a, b)]
     return bool(((bits[0] == bits[1]) | (np.isnan(a) & np.isnan(b))).all())
-
-
-def _prefix(algorithm):
-    return next((name for name in _PRODUCT if algorithm == name or algorithm.startswith(name + "_")), None)
 
 
 def _winograd_denormal_error(problem, large):

@@ -48,10 +48,11 @@ def test_a_schedule_is_read_as_it_was_written_and_replayed(algorithm, data_forma
     """Check that a case that names a schedule uses it even if another one would be decided now."""
     if data_format == "NXC" and algorithm in ("rows", "turned"):
         pytest.skip("the algorithm needs NCX")
-    case = plain(data_format=data_format, in_sizes=[40], dtype="float32") | {"algorithm": algorithm}
+    key = f"{algorithm}:vectors"
+    case = plain(data_format=data_format, in_sizes=[40], dtype="float32") | {"algorithm": key}
     outcome, told = perform.perform(case)
     (name, text), *_ = plans(told)
-    assert outcome == "right" and name == algorithm
+    assert outcome == "right" and name == key
     schedule = schedules.from_text(text)
     assert schedules.to_text(schedule) == text and schedule.problem.in_sizes == (40,)
     other = schedule._replace(problem=schedule.problem._replace(activation=("relu", 0.0, 0.0)))
@@ -86,7 +87,7 @@ def test_what_winograd_rounds_among_denormal_numbers_is_expected():
     up to 34."""
     sizes = {"in_sizes": [20] * 3, "kernel": [4] * 3, "strides": [1] * 3, "dilations": [1] * 3, "ci": 11, "co": 1}
     sizes |= {each: [0] * 3 for each in ("pads_begin", "pads_end", "output_padding")}
-    case = plain(**sizes) | {"values": "denormal", "algorithm": "winograd6"}
+    case = plain(**sizes) | {"values": "denormal", "algorithm": "winograd:six:vectors"}
     assert perform.perform(case)[0] == "right"
 
 
@@ -96,7 +97,7 @@ def test_winograd_leaves_weights_that_are_not_finite_to_others(form):
     sizes |= {"pads_begin": [0, 1], "pads_end": [0, 1], "output_padding": [0, 0]}
     case = plain(**sizes) | {"values": "special", "algorithm": "winograd", "seed": 2189, "form": form}
     outcome, told = perform.perform(case)
-    assert outcome == "right" and plans(told)[-1][0] == "direct"
+    assert outcome == "right" and plans(told)[-1][0] == "direct:vectors"
 
 
 def test_what_is_written_between_the_elements_of_out_is_seen():

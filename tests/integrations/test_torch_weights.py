@@ -406,7 +406,7 @@ def test_tune_measures_once_for_each_shape(monkeypatch):
     def algorithms(model):
         operators = _weights._filters[id(model[0].weight)].values.operators.values()
         with convt.num_threads(torch.get_num_threads()):
-            return {op.plan((1, 8, 6, 6)).algorithm for op in operators}
+            return {op.plan((1, 8, 6, 6)).key for op in operators}
 
     plain = torch.nn.Sequential(torch.nn.ConvTranspose2d(8, 6, 4, 2), torch.nn.ReLU())
     model, _ = ct.accelerate(copy.deepcopy(plain), tune=True)

@@ -9,6 +9,7 @@ import re
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ import convt
 from convt import _core, tuning
 from convt._plan import choose
 from convt._plan import measure as _measure
-from convt.algorithms import ALGORITHMS, onednn
+from convt.algorithms import ALGORITHMS, candidates, name_of, onednn
 
 KEYWORDS = {"strides": 2, "backend": "tune"}
 FILTER = np.ones((4, 4, 8, 16), np.float32)
@@ -56,18 +57,18 @@ def test_what_was_measured_is_known_to_the_next_process(measured, tmp_path):
     tuning.clear()
     assert tuning.load(path) == (1, 0)
     again = tuned()
-    assert len(measured) == 1 and again.note.startswith("measured earlier: ") and again.algorithm == plan.algorithm
+    assert len(measured) == 1 and again.note.startswith("measured earlier: ") and again == replace(plan, note=again.note)
     script = f"""
 import numpy as np, convt
 from convt._plan import measure as _measure
 _measure.measure = None
 op = convt.ConvTranspose(np.ones({FILTER.shape}, np.float32), strides=2, backend="tune")
 op(np.ones({DATA.shape}, np.float32))
-print(op.plan({DATA.shape}).algorithm)
+print(op.plan({DATA.shape}).key)
 """
     environment = {"CONVT_TUNING": str(path), "CONVT_NUM_THREADS": str(convt.get_num_threads()), "CONVT_ISA": _core.isa()}
     code, out, errors = child(script, **environment)
-    assert (code, out.strip()) == (0, plan.algorithm), errors
+    assert (code, out.strip()) == (0, plan.key), errors
 
 
 def test_a_file_is_one_that_a_person_can_read(measured, tmp_path):
@@ -79,7 +80,7 @@ def test_a_file_is_one_that_a_person_can_read(measured, tmp_path):
     assert json.loads(path.read_text())["format"] == tuning.FORMAT and len(entries) == 2 and last == "]}"
     entry = json.loads(entries[0].rstrip(","))
     assert "float32 mb1 g1 ic8 oc16 i6x5" in entry["problem"]
-    assert entry["layout"] == "NXC" and entry["milliseconds"]["direct"] > 0
+    assert entry["layout"] == "NXC" and entry["milliseconds"]["direct:vectors"] > 0
 
 
 def test_entries_are_kept_apart(measured):
@@ -123,9 +124,9 @@ def edited(path, change):
     (lambda e: e.update(problem=None), "problem: got None"), (lambda e: e.update(algorithm="best"), "algorithm: got 'best'"),
     (lambda e: e.update(milliseconds={}), "milliseconds"), (lambda e: e.update(milliseconds=[1]), "milliseconds"),
     (lambda e: e.update(milliseconds={"best": 1}), "'best'"),
-    (lambda e: e.update(milliseconds={"direct": 0}), "got 0 for direct"),
-    (lambda e: e.update(milliseconds={"direct": float("nan")}), "got nan for direct"),
-    (lambda e: e.update(milliseconds={"direct": "1"}), "got '1' for direct"),
+    (lambda e: e.update(milliseconds={"direct:vectors": 0}), "got 0 for direct:vectors"),
+    (lambda e: e.update(milliseconds={"direct:vectors": float("nan")}), "got nan for direct:vectors"),
+    (lambda e: e.update(milliseconds={"direct:vectors": "1"}), "got '1' for direct:vectors"),
 ])  # fmt: skip
 def test_a_damaged_entry_is_an_error_that_names_the_line(change, says, measured, tmp_path):
     path = tmp_path / "tuning.json"
@@ -147,7 +148,7 @@ def test_a_damaged_entry_is_an_error_that_names_the_line(change, says, measured,
     ("text", "line"),
     [("", 1), ("[]", 1), ("{}", 1), ('{"format": "x", "entries": []}', 1), ("\xff\xfe", None),
      ("[" * 100_000, 1),
-     ('{"format": "convt tuning 2",\n"entries": [\n{,\n]}', 3), ('{"format": "convt tuning 2", "entries": [\n7\n]}', 2)],
+     ('{"format": "convt tuning 3",\n"entries": [\n{,\n]}', 3), ('{"format": "convt tuning 3", "entries": [\n7\n]}', 2)],
 )  # fmt: skip
 def test_a_file_that_is_none_is_refused(text, line, tmp_path):
     path = tmp_path / "tuning.json"
@@ -245,7 +246,7 @@ def test_the_compiled_code_is_named_by_kernels_and_loops(monkeypatch, tmp_path):
 def test_what_can_not_be_had_here_is_measured_anew(measured, monkeypatch):
     tuned()
     (key,) = tuning._results
-    tuning._results[key] = {"onednn": 0.1, "direct": 1.0}
+    tuning._results[key] = {"onednn": 0.1, "direct:vectors": 1.0}
     monkeypatch.setattr(onednn.library, "available", lambda: False)
     tuned()
     assert len(measured) == 2
@@ -257,10 +258,10 @@ def test_an_entry_can_not_name_what_does_not_do_the_problem(name, keywords, meas
     """Check entries that name an algorithm that does not accept the problem, or one of lower precision."""
     op = convt.ConvTranspose(FILTER, **KEYWORDS | keywords)
     problem = op._plans.attributes.problem(DATA.shape)
-    does = name in choose.permitted(problem, "auto")
-    tuning.keep(problem, "auto", convt.get_num_threads(), {name: 1.0, **({} if does else {"direct": 2.0})})
+    does = name in candidates(problem)
+    tuning.keep(problem, "auto", convt.get_num_threads(), {name: 1.0, **({} if does else {"direct:vectors": 2.0})})
     got = op(DATA)
-    assert op.plan(DATA.shape).algorithm == (name if does else "direct") and not measured
+    assert op.plan(DATA.shape).key == (name if does else "direct:vectors") and not measured
     np.testing.assert_allclose(got, convt.conv_transpose(DATA, FILTER, backend="reference", **{"strides": 2} | keywords), 1e-4)
     tuning.clear()
     tuning.keep(problem, "auto", convt.get_num_threads(), {name: 1.0})
@@ -279,13 +280,13 @@ def test_auto_takes_what_was_measured(backend):
     make = lambda **more: convt.ConvTranspose(FILTER, strides=2, backend=backend, **more)  # noqa: E731
     problem, x = make()._attributes.problem(shape), np.random.default_rng(0).standard_normal(shape, np.float32)
     expected = make().plan(shape)
-    others = [name for name in choose.permitted(problem, "auto") if name != expected.algorithm]
+    others = [name for name in candidates(problem) if name != expected.key]
     assert others and not expected.note
     for name in others:
-        _entry(problem, {name: 1.0, expected.algorithm: 2.0, "winograd6": 0.1})  # winograd6 is less exact than "auto" permits
+        _entry(problem, {name: 1.0, expected.key: 2.0, "winograd:six:vectors": 0.1})  # the last is too inexact for "auto"
         op = make()
         np.testing.assert_allclose(op(x), make(algorithm="direct")(x), rtol=1e-4, atol=1e-4)
-        assert op.plan(shape).algorithm == name and op.plan(shape).note.startswith("measured earlier: ")
+        assert op.plan(shape).key == name and op.plan(shape).note.startswith("measured earlier: ")
         assert "measured earlier" in op.plan(shape).explain()
     assert make(algorithm="direct").plan(shape).algorithm == "direct"  # a named algorithm is not replaced
     assert make().plan((1, 23, 24, 8)).algorithm == expected.algorithm or not make().plan((1, 23, 24, 8)).note
@@ -297,7 +298,7 @@ def test_auto_takes_what_was_measured(backend):
 
 def test_auto_takes_onednn_where_it_was_the_fastest_and_is_there(monkeypatch):
     make = lambda backend: convt.ConvTranspose(FILTER, strides=2, backend=backend)  # noqa: E731
-    _entry(make("auto")._attributes.problem(DATA.shape), {"onednn": 0.1, "direct": 0.2, "scatter": 9.0})
+    _entry(make("auto")._attributes.problem(DATA.shape), {"onednn": 0.1, "direct:vectors": 0.2, "scatter:vectors": 9.0})
     if onednn.library.available():
         assert make("auto").plan(DATA.shape).backend == "onednn"
     assert make("native").plan(DATA.shape).algorithm == "direct"
@@ -309,7 +310,7 @@ def test_calls_that_bring_their_weights_choose_by_cost():
     problem = convt.ConvTranspose(FILTER, strides=2)._attributes.problem(DATA.shape)
     want = convt.conv_transpose(DATA, FILTER, strides=2)
     convt.clear_caches()
-    for name in choose.permitted(problem, "auto"):
+    for name in candidates(problem):
         _entry(problem, {name: 1.0})
         np.testing.assert_array_equal(convt.conv_transpose(DATA, FILTER, strides=2), want)
 
@@ -323,13 +324,13 @@ def test_pytorch_takes_what_was_measured():
     with convt.num_threads(torch.get_num_threads()), torch.no_grad():
         op = convt.ConvTranspose(module.weight.numpy(), strides=2, data_format="NCX", filter_format="IOX")
         problem = op._attributes.problem(x.shape)
-        for name in choose.permitted(problem, "auto"):
+        for name in candidates(problem):
             _entry(problem, {name: 1.0})
             _weights.forget()
             accelerated, _ = convt.torch.accelerate(module, freeze=True)
             torch.testing.assert_close(accelerated(x), torch.nn.functional.conv_transpose2d(x, module.weight, module.bias, 2))
             (found,) = _weights._filters[id(module.weight)].values.operators.values()
-            assert found.plan(x.shape).algorithm == name
+            assert found.plan(x.shape).key == name
 
 
 def onnx_model():
@@ -350,11 +351,11 @@ def test_onnx_runtime_takes_what_was_measured():
     x = np.random.default_rng(1).standard_normal((1, 8, 24, 24), np.float32)
     op = convt.ConvTranspose(weights, strides=2, data_format="NCX", filter_format="IOX")
     problem, want = op._attributes.problem(x.shape), op(x)
-    for name in choose.permitted(problem, "auto"):
+    for name in candidates(problem):
         _entry(problem, {name: 1.0})
         session = convt.onnxruntime.InferenceSession(model)
         np.testing.assert_allclose(session.run(None, {"X": x})[0], want, rtol=1e-4, atol=1e-4)
-        assert session.nodes["up"].description()["algorithm"] == name
+        assert session.nodes["up"].description()["algorithm"] == name_of(name)
 
 
 def test_a_session_of_onnx_runtime_tunes(measured):
@@ -378,10 +379,10 @@ def test_a_file_keeps_the_entries_that_it_has(measured, tmp_path):
     tuned(data=DATA[:, :3])
     assert tuning.save(path) == 2 and len(tuning._results) == 1
     assert before[0] in json.loads(path.read_text())["entries"]
-    tuning._results[key] = {"direct": 7.0}
+    tuning._results[key] = {"direct:vectors": 7.0}
     assert tuning.save(path) == 2, "an entry of this process replaces the one with the same key"
     tuning.clear()
-    assert tuning.load(path) == (2, 0) and tuning._results[key] == {"direct": 7.0}
+    assert tuning.load(path) == (2, 0) and tuning._results[key] == {"direct:vectors": 7.0}
 
 
 def test_a_damaged_file_is_replaced(measured, tmp_path):
@@ -405,7 +406,7 @@ while not os.path.exists(f"{signals}/go"):
     time.sleep(0.001)
 for channels in range(first, first + 40):
     problem = convt.ConvTranspose(numpy.ones((3, channels, 1), "f4"))._attributes.problem((1, 9, channels))
-    tuning.keep(problem, "auto", 1, {"direct": channels})
+    tuning.keep(problem, "auto", 1, {"direct:vectors": channels})
     tuning.save(path)
 print(len(tuning._results))
 """

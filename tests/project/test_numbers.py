@@ -24,7 +24,7 @@ from convt._model.efficiencies import EFFICIENCIES
 from convt._model.unit import Unit
 from convt._plan import choose, keep, measure
 from convt._run import config, memory
-from convt.algorithms import ALGORITHMS, common, depthwise, planes, rows, scatter, stages, turned, unpacked, winograd
+from convt.algorithms import ALGORITHMS, common, depthwise, name_of, planes, rows, scatter, stages, turned, unpacked, winograd
 
 layers = pytest.importorskip("bench.layers", reason="needs a checkout")
 ROOT = Path(__file__).parents[2]
@@ -68,7 +68,7 @@ def either(names):
 
 
 def names_on(unit):
-    return each(name for name, algorithm in ALGORITHMS.items() if algorithm.unit == unit)
+    return each(name_of(key) for key, algorithm in ALGORITHMS.items() if algorithm.unit == unit)
 
 
 def read(path):
@@ -186,9 +186,10 @@ PAGES = {
         | packed weights, {size(source("convt/algorithms/packing.pyx", "PARALLEL_PACK_BYTES"))} or more |
     """,
     "docs/precision.md": """
-        | AMX | float32 multiply-adds; {names_on("amx")}: three bfloat16 parts
-        | {names_on("amx_two")}: two parts, three products; `winograd6` |
-        | {names_on("amx_one")}: one part, one product; {names_on("dots")} |
+        a float16 as two, a bfloat16 as it is | {names_on("amx")} |
+        a float32 as two bfloat16 parts, in three products | {names_on("amx_two")} |
+        | a float32 rounded to bfloat16 | {names_on("amx_one")} |
+        | bfloat16, or a float32 rounded to bfloat16 | {names_on("dots")} |
     """,
     "docs/pytorch.md": """
         PyTorch {oldest("torch")} or newer is required

@@ -89,12 +89,12 @@ def test_words_of_the_types_are_those_that_are_taken():
     from convt._base import typing as _typing
     from convt._base.problem import PRECISIONS
     from convt._call import api
-    from convt._plan import plans
+    from convt.algorithms import NAMES
 
     words = lambda alias: set(re.findall(r"'([^']*)'", str(alias)))  # noqa: E731
     assert words(_typing.DataFormat) == set(api.words.DATA_FORMATS)
     assert words(_typing.FilterFormat) == set(api.FILTER_FORMATS)
-    assert words(_typing.Algorithm) == {"auto", *plans.ALGORITHMS}
+    assert words(_typing.Algorithm) == {"auto", *NAMES}
     assert words(_typing.Precision) == set(PRECISIONS)
     assert words(_typing.TorchPrecision) == {*PRECISIONS, "torch"}
     assert words(_typing.Backend) == set(api.BACKENDS) - {"tune"}

@@ -26,7 +26,7 @@ def test_the_plan_is_of_the_isa_in_use(case, dtype, isa):
     case = replace(case, dtype=dtype)
     data, filter, bias = case.arrays()
     with using_isa(isa):
-        op = operator(case, filter, bias, algorithm="direct")
+        op = operator(case, filter, bias, algorithm="direct:vectors")
         plan = op.plan(data.shape)
         lanes = LANES[isa] // (2 if dtype == "float64" else 1)
         assert (plan.backend, plan.isa) == ("native", isa)
@@ -57,15 +57,15 @@ def test_the_matrix_unit_is_that_of_the_isa_in_use(isa):
         found = {dtype: _core.kernel_info(dtype, "amx") for dtype in DTYPES}
         if isa != "avx512_amx":
             assert set(found.values()) == {None}
-            with pytest.raises(ValueError, match="algorithm: got 'matrix', which is unavailable"):
-                convt.conv_transpose(np.ones((1, 3, 2), "f4"), np.ones((1, 2, 1), "f4"), algorithm="matrix")
+            with pytest.raises(ValueError, match="algorithm: got 'direct:amx', which is unavailable"):
+                convt.conv_transpose(np.ones((1, 3, 2), "f4"), np.ones((1, 2, 1), "f4"), algorithm="direct:amx")
             return
         assert found.pop("float64") is None
         for dtype, info in found.items():
             assert (info["mr"][2], info["nr"], info["kstep"], info["parts"]) == (32, 32, 32, PARTS[dtype])
             case = replace(SAMPLES["dense"], dtype=dtype)
             data, filter, bias = case.arrays()
-            op = operator(case, filter, bias, algorithm="matrix")
+            op = operator(case, filter, bias, algorithm="direct:amx")
             assert (op.plan(data.shape).tile, op.plan(data.shape).isa) == ("32x32", isa)
             case.check(op(data), data, filter, bias)
 

@@ -1,5 +1,4 @@
-"""The `direct` algorithm: one implicit GEMM per phase, over the taps of the phase. ``matrix`` and ``dots`` are direct on AMX
-tiles and on dot products."""
+"""The `direct` algorithm: one implicit GEMM per phase, over the taps of the phase. It runs on every unit."""
 
 from ..._model.unit import UNITS
 from ..stages import Stages, never

@@ -62,7 +62,7 @@ cdef list count_names(unit):
 
 def part(unit):
     """Return the name of the costs of `direct` on a unit (costs.Profile)."""
-    return "matrix" if unit.matrix else "direct"
+    return "direct_amx" if unit.matrix else "direct"
 
 
 cdef class Terms:

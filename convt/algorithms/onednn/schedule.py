@@ -17,9 +17,9 @@ from .weights import Recipe
 
 
 def preferred(problem, attributes, native):
-    """Check whether "auto" takes oneDNN instead of ``native``, the native algorithm of least cost. Only for prepacked weights.
+    """Check whether "auto" takes oneDNN instead of the key ``native``, the one of least cost. Only for prepacked weights.
 
-    oneDNN is taken only for bfloat16 on AMX if the native choice is "matrix_scatter" and `_suits_amx` holds. In float32 the
+    oneDNN is taken only for bfloat16 on AMX if the native choice is `scatter` on AMX and `_suits_amx` holds. In float32 the
     native algorithms are faster, and for NCX oneDNN has only GEMM and col2im. oneDNN is not taken if CONVT_ISA names another
     instruction set, because oneDNN chooses its own.
 
@@ -27,7 +27,7 @@ def preferred(problem, attributes, native):
     """
     return (
         problem.dtype == "bfloat16"
-        and native == "matrix_scatter"
+        and native == "scatter:amx"
         and (attributes.data_format, attributes.algorithm) == ("NXC", "auto")
         and _suits_amx(problem)
         and _core.isa() == config.preferred_isa()
@@ -40,7 +40,7 @@ _FEW_CHANNELS = 16  # with fewer channels, most of an AMX tile is empty
 
 
 def _suits_amx(problem):
-    """Check whether oneDNN's bfloat16 kernels for AMX are expected to be faster than "matrix_scatter".
+    """Check whether oneDNN's bfloat16 kernels for AMX are expected to be faster than `scatter` on AMX.
 
     They are faster for problems without groups or dilation, on one or two axes, with at least 16 channels on both sides and
     enough work to share. oneDNN uses slow kernels if a pad is as long as the kernel, or if the kernel is long.

@@ -157,7 +157,7 @@ def blocks(problem, here, most, wide=False):
         phases.axes_of(p), batch, most, item * p.ci, item * p.co, 1 / (outputs or 1), _INPUT_PENALTY / (inputs or 1),
         here.info(p.dtype).vl, _WIDE_CUT_PENALTY if wide else _CUT_PENALTY,
     )  # fmt: skip
-    divisible = [ax for ax in range(p.rank) if p.order is None or p.order.divisible[ax]]
+    divisible = [ax for ax in range(p.rank) if p.order is None or p.order.divisible]
     axes = tuple(search.best([ax for ax in divisible if search.axes[ax].units() > 1]))
     images = 1
     if all([axis.count == 1 for axis in axes]):

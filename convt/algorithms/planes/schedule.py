@@ -145,8 +145,8 @@ def block_workspace(cut):
 def cheaper_widened(stages):
     """Return ``widens`` of `schedule` that widens a 16-bit problem if that is expected to be faster.
 
-    `direct` reads few channels in place in float32, but copies 16-bit elements one by one. A problem that is part of another
-    one (it has an ``order``) is not widened.
+    `direct` reads few channels in place in float32, but copies 16-bit elements one by one. A problem with an ``order`` is not
+    widened.
     """
 
     @remembered(256)

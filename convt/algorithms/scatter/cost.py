@@ -29,7 +29,7 @@ def cost(schedule, here):
         prices = here.profile["scatter_across"]
         cycles, tasks = _bands_cycles(schedule, unit, here, prices), problem.groups * problem.batch * schedule.tasks
     else:
-        prices = here.profile["scatter_across" if layout == "across" else "matrix_scatter" if unit.matrix else "scatter"]
+        prices = here.profile["scatter_across" if layout == "across" else "scatter_amx" if unit.matrix else "scatter"]
         rows, images, cycles = reach.of_problem(problem), problem.groups * problem.batch * schedule.blocks, 0.0
         count = _across_counts if layout == "across" else _columns_counts
         for kind in rows.kinds:

@@ -12,7 +12,7 @@ from .schedule import accepts
 def cost(schedule, here):
     """Return the cycles of all threads together."""
     p = schedule.problem
-    info, part = here.info(p.dtype, schedule.unit), here.profile["turned" if schedule.unit == "vectors" else "matrix_turned"]
+    info, part = here.info(p.dtype, schedule.unit), here.profile["turned" if schedule.unit == "vectors" else "turned_amx"]
     weights = common.filter_bytes(p, info)
     far = max(0.0, 1 - here.l2 / weights)
     tasks = []

@@ -1,5 +1,4 @@
-"""The `winograd` algorithm: Winograd's F(m, r) for phases of two or more adjacent taps per axis. ``matrix_winograd`` and
-``matrix_high_winograd`` multiply on AMX; ``winograd6`` uses the transforms of six points."""
+"""The `winograd` algorithm: Winograd's F(m, r) for phases of two or more adjacent taps per axis."""
 
 from functools import partial
 
@@ -12,7 +11,8 @@ STAGES = Stages(
     does="Winograd's minimal filtering", units=("vectors", "amx", "amx_two"), widens=always, transforms=True,
     limit="a phase of two or more taps that read adjacent inputs, on an axis with at least two outputs",
 )  # fmt: skip
+# Transforms of six points.
 LARGE_STAGES = STAGES._replace(
     schedule=partial(schedule.schedule, kinds=LARGE), least=partial(schedule.least, kinds=LARGE),
     does="Winograd's minimal filtering with larger, less accurate tiles", units=("vectors",), precision="high",
-)  # winograd6
+)

@@ -67,7 +67,7 @@ cdef list count_names(unit):
 
 def prices_of(unit, here):
     """Return the costs of winograd on a unit."""
-    return here.profile["matrix_winograd" if unit.matrix else "winograd"]
+    return here.profile["winograd_amx" if unit.matrix else "winograd"]
 
 
 cdef class WorkTerms:

@@ -46,8 +46,8 @@ KINDS = (
     Transform(4, 4, 3, *_SIX),
     Transform(5, 5, 2, *_SIX),
 )
-SMALL = KINDS[1:4]  # allowed for "auto": errors up to about twice those of the direct sum
-LARGE = KINDS[4:]  # `winograd6` only
+SMALL = KINDS[1:4]  # at every precision: errors up to about twice those of the direct sum
+LARGE = KINDS[4:]  # transforms of six points, at lower precision
 MOST_AXES = 3  # the most transformed axes
 
 
