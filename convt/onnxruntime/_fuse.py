@@ -215,8 +215,8 @@ class _Fusion:
         If another node reads what a DequantizeLinear makes, it stays with ONNX Runtime.
         """
         for value in [self.values[name] for name in self.group.parameters]:
-            node = _dequantizing(value)
-            if node is None or value.is_output or value.reader is None or node.provider or not _is_known(node, self.group.opset):
+            node = None if value.is_output or value.reader is None else _dequantizing(value)
+            if node is None or node.provider or not _is_known(node, self.group.opset):
                 continue
             self.group.quantized[value.name] = self._read(*node.inputs), node.attributes.get("axis", 1)
             self.nodes.insert(0, node)
@@ -243,7 +243,7 @@ class _Fusion:
         return tuple(map(_name, values))
 
     def _constant(self, follower, operator, source):
-        """Return the name of the constant per channel that a follower reads beside ``source`` if it is this operator, or None."""
+        """Return the name of the constant per channel that a follower of this operator reads beside ``source``, or None."""
         value = _other(follower, operator, source)
         if value is None or not _is_in_model(value) or value.type[0] != self.kind or not self._is_per_channel(value.type[1]):
             return None

@@ -49,4 +49,4 @@ def status(error):
 
 def take_foreign_exception():
     """Remove and return the exception in `foreign_exceptions` of this thread, or None."""
-    return foreign_exceptions.pop(threading.get_ident(), None)
+    return foreign_exceptions.pop(threading.get_ident(), None) if foreign_exceptions else None

@@ -178,7 +178,8 @@ class Node:
         """
         if _host.is_foreign(error):
             raise error
-        self.refused = (inputs[self.group.data].shape, inputs[self.filter].shape), f"{type(error).__name__}: {error}"
+        shapes = inputs[self.group.data].shape, inputs[self.filter].shape
+        self.refused = f"{shapes}: {type(error).__name__}: {error}"
         try:
             return self._run_onnxruntime(inputs)
         except _model.Unknown:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnxruntime
+from onnxruntime.capi.onnxruntime_inference_collection import check_and_normalize_provider_args
 
 from .._base import check, terminal
 from .._base.problem import PRECISIONS
@@ -76,6 +78,49 @@ class Report(NamedTuple):
         rows += [(name, "convt", f"weights are not constant {fused.get(name, '')}") for name in self.unpacked]
         rows += [(name, "ONNX Runtime", why) for name, why in self.kept.items()]
         return terminal.in_html(("node", "computed by", "note"), rows or [("", "", str(self))])
+
+
+def _with_ours(providers, provider_options, given):
+    """Return a session's providers and their options with convt's, whose options ``given`` are defaults for the user's.
+
+    Values that ONNX Runtime refuses stay as they are.
+    """
+    own, cpu, available = get_ep_name(), "CPUExecutionProvider", onnxruntime.get_available_providers()
+    known = [*onnxruntime.get_all_providers(), *available]  # so that it is ONNX Runtime that warns of those not available
+    try:
+        names, options = check_and_normalize_provider_args(providers, provider_options, known)
+    except Exception:
+        return providers, provider_options
+    named = dict(zip(names, options, strict=True))
+    # ONNX Runtime warns of nodes that the CPU's provider computes beside others, unless it is named.
+    if not named.keys() & {*available} - {own}:
+        named.setdefault(cpu, {})
+    names = list(named)
+    if own not in named:
+        names.insert(names.index(cpu) if cpu in named else len(names), own)
+    named[own] = given | named.get(own, {})
+    return names, [named[name] for name in names]
+
+
+def _raising(method):
+    """Return a method of a session that raises the exception of a signal handler in a node, instead of ONNX Runtime's."""
+
+    @functools.wraps(method)
+    def call(*arguments, **keywords):
+        _host.take_foreign_exception()  # of an earlier run
+        try:
+            result = method(*arguments, **keywords)
+        except Exception:
+            other = _host.take_foreign_exception()
+            if other is None:
+                raise
+        else:
+            other = _host.take_foreign_exception()
+            if other is None:
+                return result
+        raise other
+
+    return call
 
 
 class InferenceSession(onnxruntime.InferenceSession):
@@ -155,42 +200,25 @@ class InferenceSession(onnxruntime.InferenceSession):
     @property
     def report(self) -> Report:
         """Return a `Report` of the nodes that convt computes and of those left to ONNX Runtime."""
-        kept = self._provider.kept if self._provider else {}
-        packed = tuple(name for name, node in self.nodes.items() if node.group.in_model)
-        unpacked = tuple(name for name in self.nodes if name not in packed)
-        fused = {name: node.group.fused for name, node in self.nodes.items() if node.group.fused and node.is_fused()}
-        for name, node in self.nodes.items():
-            if node.refused is not None:
-                shapes, why = node.refused
-                kept[name] = f"convt refuses inputs of shapes {shapes}: {why}"
-        reason = "all of them are left to ONNX Runtime" if kept else "the model has no ConvTranspose nodes"
         if not self._provider:
-            reason = "the session options have providers, without convt's"
-        return Report(packed, unpacked, fused, kept, "" if self.nodes else reason)
-
-    def run(self, *arguments: Any, **keywords: Any) -> Any:
-        return _raising(super().run, arguments, keywords)
-
-    def run_with_ort_values(self, *arguments: Any, **keywords: Any) -> Any:
-        return _raising(super().run_with_ort_values, arguments, keywords)
-
-    def run_with_iobinding(self, *arguments: Any, **keywords: Any) -> Any:
-        return _raising(super().run_with_iobinding, arguments, keywords)
-
-    def run_with_ortvaluevector(self, *arguments: Any, **keywords: Any) -> Any:
-        return _raising(super().run_with_ortvaluevector, arguments, keywords)
+            return Report((), (), {}, {}, "the session options have providers, without convt's")
+        nodes, kept = self.nodes, self._provider.kept
+        packed = tuple(name for name, node in nodes.items() if node.group.in_model)
+        fused = {name: node.group.fused for name, node in nodes.items() if node.group.fused and node.is_fused()}
+        kept |= {name: f"convt refuses inputs of shapes {node.refused}" for name, node in nodes.items() if node.refused}
+        reason = "all of them are left to ONNX Runtime" if kept else "the model has no ConvTranspose nodes"
+        return Report(packed, tuple(name for name in nodes if name not in packed), fused, kept, "" if nodes else reason)
 
     def _create_inference_session(self, providers, provider_options, disabled_optimizers=None):
         """Create the session. ONNX Runtime calls this method, and calls it again when providers change."""
         register()
-        options = self._sess_options
-        threads, path = (0, "") if options is None else (options.intra_op_num_threads, options.optimized_model_filepath)
-        given = {"threads": threads, "precision": self._precision or "", "tune": int(self._tune)}
-        if path:
-            given["fuse"] = 0  # ONNX Runtime cannot save nodes that were fused
-        if options is not None and options.has_providers() and not providers:
+        options = self._sess_options or onnxruntime.SessionOptions()
+        if options.has_providers() and not providers:
             super()._create_inference_session(providers, provider_options, disabled_optimizers)
             return
+        given = {"threads": options.intra_op_num_threads, "precision": self._precision or "", "tune": int(self._tune)}
+        if options.optimized_model_filepath:
+            given["fuse"] = 0  # ONNX Runtime cannot save nodes that were fused
         try:
             self._create_with(given, providers, provider_options, disabled_optimizers)
         except Exception as error:
@@ -199,53 +227,16 @@ class InferenceSession(onnxruntime.InferenceSession):
                 raise
             self._create_with(given | {"fuse": 0}, providers, provider_options, disabled_optimizers)
 
+    @_raising
     def _create_with(self, given, providers, provider_options, disabled_optimizers):
         """Create the session with these options of convt's provider."""
         key = f"{id(self):x}"
-        arguments = *_with_ours(providers, provider_options, given | {"session": key}), disabled_optimizers
+        arguments = _with_ours(providers, provider_options, given | {"session": key})
         try:
-            _raising(super()._create_inference_session, arguments, {})
+            super()._create_inference_session(*arguments, disabled_optimizers)
         finally:
             self._provider = _provider.sessions.pop(key, None)
 
 
-def _with_ours(providers, provider_options, given):
-    """Return a session's providers and their options with convt's, whose options ``given`` are defaults for the user's.
-
-    Values that ONNX Runtime refuses stay as they are. ONNX Runtime warns of nodes that it computes with the CPU's provider
-    beside others, unless that is named, so it is named where only convt's is beside it.
-    """
-    own, cpu = get_ep_name(), "CPUExecutionProvider"
-    names, options = list(providers or [cpu]) if isinstance(providers, (list, tuple, type(None))) else None, provider_options
-    if names is None or (options is not None and len(options) != len(names)):
-        return providers, provider_options
-    plain = [each[0] if isinstance(each, tuple) and each else each for each in names]
-    added = [] if own in plain else [own]
-    if cpu not in plain and not {*plain} & {*onnxruntime.get_available_providers()} - {own}:
-        added.append(cpu)
-    at = plain.index(cpu) if cpu in plain else len(plain)
-    names[at:at], plain[at:at] = added, added
-    options = None if options is None else [*options[:at], *({} for _ in added), *options[at:]]
-    at = plain.index(own)
-    if options is not None:
-        return names, [*options[:at], {**given, **options[at]}, *options[at + 1 :]]
-    users = names[at][1] if isinstance(names[at], tuple) and len(names[at]) == 2 else {}
-    names[at] = own, {**given, **users}
-    return names, None
-
-
-def _raising(call, arguments, keywords):
-    """Call a method of a session. If a signal handler raised in a node, raise that exception instead of ONNX Runtime's."""
-    if _host.foreign_exceptions:
-        _host.take_foreign_exception()  # drop an exception of an earlier run
-    try:
-        result = call(*arguments, **keywords)
-    except Exception:
-        other = _host.take_foreign_exception()
-        if other is None:
-            raise
-    else:
-        other = _host.take_foreign_exception() if _host.foreign_exceptions else None
-        if other is None:
-            return result
-    raise other
+for _name in ("run", "run_with_ort_values", "run_with_iobinding", "run_with_ortvaluevector"):
+    setattr(InferenceSession, _name, _raising(getattr(onnxruntime.InferenceSession, _name)))

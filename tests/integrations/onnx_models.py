@@ -16,6 +16,7 @@ VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 
 PATHS = [str(each) for each in Path(__file__).parents[:2]]  # folders of the modules that these tests import
 OPSET = 17
+MINE = helper.make_opsetid("mine", 1)  # the domain of functions
 RNG = np.random.default_rng(0)
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 FUSED = re.compile(r"while running \S+ node\. Name:'[^']*'")  # ONNX Runtime names the node that it made of several
@@ -26,14 +27,39 @@ def info(name, dtype=TensorProto.FLOAT, shape=None):
     return helper.make_tensor_value_info(name, dtype, shape)
 
 
-def model_of(nodes, inputs, outputs=("Y",), constants=(), opset=OPSET, dtype=TensorProto.FLOAT, functions=(), imports=()):
-    """Make a model of nodes. ``inputs`` is {name: shape}, ``constants`` is {name: array}."""
-    graph = helper.make_graph(
-        nodes, "test", [info(name, dtype, shape) for name, shape in inputs.items()], [info(name, dtype) for name in outputs],
-        tensors(constants),
-    )  # fmt: skip
-    imports = [helper.make_opsetid("", opset), *imports]
-    return helper.make_model(graph, opset_imports=imports, ir_version=8, functions=functions)
+def model_of(
+    nodes, inputs, outputs=("Y",), constants=(), opset=OPSET, dtype=TensorProto.FLOAT, functions=(), imports=(), declared=(),
+    replaceable=(), ir_version=8,
+):  # fmt: skip
+    """Make a model of nodes, with an input "which" if one of them reads it.
+
+    ``inputs`` is {name: shape}, ``constants`` is {name: array}, and ``replaceable`` names those that are also inputs.
+    Outputs are names or onnx.ValueInfoProto; so are ``declared``, the values whose shapes the model declares.
+    """
+    given, constants = [info(name, dtype, shape) for name, shape in inputs.items()], dict(constants)
+    if any("which" in node.input for node in nodes) and "which" not in constants:
+        given.append(info("which", TensorProto.BOOL, []))
+    given += [info(name, helper.np_dtype_to_tensor_dtype(constants[name].dtype), constants[name].shape) for name in replaceable]
+    results = [info(each, dtype) if isinstance(each, str) else each for each in outputs]
+    graph = helper.make_graph(nodes, "test", given, results, tensors(constants), value_info=list(declared))
+    imports = [helper.make_opsetid("", opset), *imports, *([MINE] if functions else [])]
+    return helper.make_model(graph, opset_imports=imports, ir_version=ir_version, functions=functions)
+
+
+def graph_of(nodes, *outputs, inputs=(), constants=()):
+    """Make a graph for an If, a Loop or a Scan. Without ``outputs``, it has that of the last node."""
+    outputs = [info(each) if isinstance(each, str) else each for each in outputs or nodes[-1].output]
+    return helper.make_graph(nodes, "inner", list(inputs), outputs, tensors(constants))
+
+
+def choice(then, other, output="Y"):
+    """Make an If node of two graphs or lists of nodes."""
+    then, other = (each if isinstance(each, onnx.GraphProto) else graph_of(each) for each in (then, other))
+    return helper.make_node("If", ["which"], [output], then_branch=then, else_branch=other)
+
+
+def function_of(name, nodes, inputs=("a", "b"), output="c", opset=OPSET, attributes=()):
+    return helper.make_function("mine", name, inputs, [output], nodes, [helper.make_opsetid("", opset), MINE], list(attributes))
 
 
 def tensors(constants):
@@ -42,6 +68,10 @@ def tensors(constants):
 
 def conv(inputs=("X", "W"), output="Y", **attributes):
     return helper.make_node("ConvTranspose", inputs, [output], **attributes)
+
+
+def op(kind, inputs, output="Y", **attributes):
+    return helper.make_node(kind, inputs, [output], **attributes)
 
 
 def norm(source, output, channels, **attributes):
@@ -91,11 +121,16 @@ def both(call):
     return want
 
 
+def fused(session):
+    """Return the types of the operators that are fused with the only node of a session."""
+    (name,) = session.nodes
+    return session.report.fused.get(name, ())
+
+
 def joined(session):
     """Return the types of the operators that are fused with the only node of a session, without a batch norm: ONNX Runtime 1.31
     and later may fold it itself."""
-    (node,) = session.nodes.values()
-    return tuple(name for name in session.report.fused.get(node.group.name, ()) if name != "BatchNormalization")
+    return tuple(name for name in fused(session) if name != "BatchNormalization")
 
 
 def close(session, other, feed):
@@ -131,7 +166,7 @@ def observed(kind, model, feeds, capfd):
 
 
 def alike(model, feeds, capfd, served=1):
-    """Check that a user sees the same of both sessions, and return convt's."""
+    """Check that a user sees the same of both sessions, and return convt's. ``served`` may be None for any number of nodes."""
     _, want, arrays = observed(onnxruntime.InferenceSession, model, feeds, capfd)
     session, seen, ours = observed(convt.onnxruntime.InferenceSession, model, feeds, capfd)
     assert seen == want
@@ -139,6 +174,6 @@ def alike(model, feeds, capfd, served=1):
         for a, b in zip(got, expected, strict=True):
             assert a.shape == b.shape and a.dtype == b.dtype
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
-    if session is not None:
+    if session is not None and served is not None:
         assert len(session.nodes) == served, session.report
     return session

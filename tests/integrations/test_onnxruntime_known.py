@@ -1,15 +1,18 @@
 """Tests of shapes that a node of a session has computed before: they are computed without Python and the GIL, with the weights
 and the number of threads that are current."""
 
+import gc
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from onnx_models import conv, model_of, onnxruntime, weights
+from onnx_models import close, conv, helper, model_of, onnxruntime, plain, weights
 
 import convt
+from convt._run import memory
 from convt.onnxruntime import InferenceSession, _node
 
 W = weights(6, 4, 3, 3)
@@ -30,19 +33,12 @@ def computed(monkeypatch):
     return found
 
 
-def session_of(constants=None, inputs=None, threads=0, **attributes):
+def session_of(constants=None, inputs=None, threads=0):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     constants = {"W": W} if constants is None else constants
-    model = model_of([conv(strides=[2, 2], **attributes)], inputs or {"X": ("N", 6, "H", "V")}, constants=constants)
-    other = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
-    return InferenceSession(model, options), other
-
-
-def close(session, other, feed):
-    got, want = session.run(None, feed)[0], other.run(None, feed)[0]
-    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
-    return got
+    model = model_of([conv(strides=[2, 2])], inputs or {"X": ("N", 6, "H", "V")}, constants=constants)
+    return InferenceSession(model, options), plain(model, options)
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2])
@@ -62,23 +58,11 @@ def test_more_shapes_than_a_node_keeps(computed):
     assert set(computed) == set(shapes) and len(computed) < 2 * len(shapes)
 
 
-def test_ranks_from_1_d_to_3_d(computed):
-    for rank in (1, 2, 3):
-        model = model_of([conv(strides=[2] * rank)], {"X": (1, 3, *[5] * rank)}, constants={"W": weights(3, 2, *[3] * rank)})
-        session = InferenceSession(model)
-        feed = {"X": weights(1, 3, *[5] * rank)}
-        first = session.run(None, feed)[0]
-        np.testing.assert_array_equal(session.run(None, feed)[0], first)
-    assert len(computed) == 3
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float64"])
-def test_other_types(computed, dtype):
-    import onnx
-
-    kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    model = model_of([conv(strides=[2, 2])], {"X": (1, 6, 5, 7)}, constants={"W": W.astype(dtype)}, dtype=kind)
-    session, feed = InferenceSession(model), {"X": weights(1, 6, 5, 7).astype(dtype)}
+@pytest.mark.parametrize("rank, dtype", [(1, "float32"), (2, "float16"), (2, "float64"), (3, "float32")])
+def test_ranks_and_dtypes(computed, rank, dtype):
+    kind, x, w = helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), weights(1, 3, *[5] * rank), weights(3, 2, *[3] * rank)
+    model = model_of([conv(strides=[2] * rank)], {"X": x.shape}, constants={"W": w.astype(dtype)}, dtype=kind)
+    session, feed = InferenceSession(model), {"X": x.astype(dtype)}
     first = session.run(None, feed)[0]
     np.testing.assert_array_equal(session.run(None, feed)[0], first)
     assert len(computed) == 1
@@ -143,8 +127,6 @@ def test_what_is_dropped_is_made_anew(computed):
 
 def test_a_known_shape_needs_no_gil(computed):
     """Check that nodes of known shapes do not wait for the GIL, which another thread holds for a second at a time."""
-    import sys
-
     chain, names = [], ["X", *[f"T{n}" for n in range(29)], "Y"]
     for n in range(30):
         chain.append(conv((names[n], "W"), names[n + 1], strides=[1, 1], pads=[1, 1, 1, 1]))
@@ -196,10 +178,6 @@ def test_many_threads_at_once(computed):
 
 
 def test_sessions_come_and_go():
-    import gc
-
-    from convt._run import memory
-
     feed = {"X": weights(1, 6, 16, 16)}
     for _ in range(20):
         session, other = session_of()

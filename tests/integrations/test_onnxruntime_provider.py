@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from onnx_models import PATHS, VERSION, both, conv, helper, model_of, norm, onnx, onnxruntime, plain, weights
+from onnx_models import PATHS, VERSION, both, conv, model_of, norm, onnx, onnxruntime, op, plain, weights
 
 import convt.onnxruntime
 
@@ -18,7 +18,7 @@ X, W = weights(1, 6, 5, 7), weights(6, 4, 3, 3)
 
 def decoder(inputs=("X", "W"), **attributes):
     """Return the bytes of a model of a node that stands alone and of one with an activation."""
-    nodes = [conv(inputs, "a", strides=[2, 2], **attributes), conv(("a", "V"), "b"), helper.make_node("Relu", ["b"], ["Y"])]
+    nodes = [conv(inputs, "a", strides=[2, 2], **attributes), conv(("a", "V"), "b"), op("Relu", ["b"], "Y")]
     constants = {"W": W, "V": weights(4, 3, 2, 2), "B": weights(4)}
     used = {name for node in nodes for name in node.input}
     return model_of(nodes, {"X": ("N", 6, "H", "V")}, constants={name: constants[name] for name in constants if name in used})
@@ -125,7 +125,7 @@ def test_models_that_onnx_runtime_saves(kind, tmp_path):
 
 def test_long_names():
     w, a, b = (5000 * name for name in "wab")
-    nodes = [conv(("X", w), a, name="n" * 5000, strides=[2, 2]), conv((a, w), b), helper.make_node("Relu", [b], ["Y"])]
+    nodes = [conv(("X", w), a, name="n" * 5000, strides=[2, 2]), conv((a, w), b), op("Relu", [b], "Y")]
     model = model_of(nodes, {"X": None}, constants={w: weights(6, 6, 3, 3)})
     made = convt.onnxruntime.InferenceSession(model)
     assert len(made.nodes) == 2
@@ -135,6 +135,7 @@ def test_long_names():
 # ------------------------------------------------------------------------------------------------ errors
 
 
+DEQUANTIZE = op("DequantizeLinear", ["Q", "S"], "W")
 QUANTIZED = {"Q": np.ones((6, 4, 3, 3), np.int8), "S": np.ones(5, np.float32)}
 ERRORS = {
     "output_shape": ([conv(output_shape=[99, 99])], {"W": W}, {}), "channels": ([conv()], {"W": W}, {"X": X[:, :5]}),
@@ -143,8 +144,13 @@ ERRORS = {
     "bias of one size": ([conv(("X", "W", "B"))], {"W": W, "B": weights(3)}, {}),
     "weights and bias of a run": ([conv(("X", "W", "B"))], {}, {"W": W, "B": weights(4, 1)}),
     "weights and bias of another rank": ([conv(("X", "W", "B"))], {}, {"W": W[..., 0], "B": weights(1, 4)}),
-    "scale": ([helper.make_node("DequantizeLinear", ["Q", "S"], ["W"]), conv()], QUANTIZED, {}),
-    "sum": ([conv(output="a"), helper.make_node("Add", ["a", "S"], ["Y"])], {"W": W}, {"S": weights(1, 4, 2, 9)}),
+    "scale": ([DEQUANTIZE, conv()], QUANTIZED, {}),
+    "scale of two axes": ([DEQUANTIZE, conv()], QUANTIZED | {"S": np.ones((2, 3), np.float32)}, {}),
+    "channels of a scaled node": ([conv(output="a"), op("Mul", ["a", "C"], "b"), op("Add", ["b", "C"])],
+                                  {"W": W, "C": weights(4, 1, 1)}, {"X": X[:, :5]}),
+    "channels before slopes": ([conv(output="a"), op("Add", ["a", "S"], "b"), op("PRelu", ["b", "C"])],
+                               {"W": W, "C": weights(4, 1, 1)}, {"X": X[:, :5], "S": weights(1, 4, 7, 9)}),
+    "sum": ([conv(output="a"), op("Add", ["a", "S"], "Y")], {"W": W}, {"S": weights(1, 4, 2, 9)}),
     "norm": ([conv(output="a"), norm("a", "Y", 4)[0]], {"W": W} | dict(zip(
         norm("a", "Y", 4)[0].input[1:], [weights(4), weights(4), weights(3), weights(4)], strict=True)), {}),
 }  # fmt: skip

@@ -1,6 +1,7 @@
 """Tests of convt.onnxruntime's session as a replacement of ONNX Runtime's: it changes none of its arguments, a run raises the
 errors of ONNX Runtime, and signals reach the caller."""
 
+import contextlib
 import copy
 import gc
 import pickle
@@ -13,7 +14,7 @@ import time
 import numpy as np
 import pytest
 from cases import meanwhile
-from onnx_models import PATHS, VERSION, both, conv, helper, model_of, onnx, onnxruntime, weights
+from onnx_models import PATHS, VERSION, both, close, conv, helper, model_of, onnx, onnxruntime, plain, weights
 
 from convt.onnxruntime import InferenceSession, _host, _node, _provider
 
@@ -23,15 +24,6 @@ W = weights(6, 4, 3, 3)
 
 def simple(value=W, **attributes):
     return model_of([conv(strides=[2, 2], **attributes)], {"X": ("N", 6, "H", "V")}, constants={"W": value})
-
-
-def plain(given, options=None):
-    return onnxruntime.InferenceSession(given, options, ["CPUExecutionProvider"])
-
-
-def close(session, other, feed=None):
-    for got, want in zip(session.run(None, feed or {"X": X}), other.run(None, feed or {"X": X}), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
 def properties(options):
@@ -47,19 +39,6 @@ def test_options_are_not_changed():
     before = properties(options)
     session = InferenceSession(simple(), options)
     assert session.report.packed and properties(options) == before
-    node = helper.make_node("ConvTranspose", ["X", "W"], ["Y"], domain="convt", arguments="{}")
-    model = model_of([node], {"X": X.shape}, constants={"W": W}, imports=[helper.make_opsetid("convt", 1)])
-    with pytest.raises(Exception, match="convt"):
-        plain(model.SerializeToString(), options)
-
-
-def test_a_shared_initializer_of_the_options_is_used():
-    options, other = onnxruntime.SessionOptions(), onnxruntime.OrtValue.ortvalue_from_numpy(W * 3)
-    options.add_initializer("W", other)
-    model = simple().SerializeToString()
-    session = InferenceSession(model, options)
-    assert session.report.packed
-    close(session, plain(model, options))
 
 
 def test_providers_bytes_and_models_are_not_changed():
@@ -72,7 +51,7 @@ def test_providers_bytes_and_models_are_not_changed():
     assert InferenceSession(model).report.packed and model.SerializeToString() == kept
 
 
-@pytest.mark.parametrize("name", ["", "a", "~/model.onnx", b"bytes.onnx", None])
+@pytest.mark.parametrize("name", ["", "a", "~/model.onnx", "/nowhere/model.onnx", b"bytes.onnx", b"no model", None])
 def test_paths_are_as_in_onnx_runtime(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     onnx.save(simple(), "model.onnx")
@@ -103,14 +82,13 @@ def test_options_that_onnx_runtime_refuses():
     assert "per session" in message
 
 
-@pytest.mark.skipif(not hasattr(onnxruntime.SessionOptions, "has_providers"), reason="options lack providers")
 def test_options_with_providers_leave_the_model():
     options = onnxruntime.SessionOptions()
     devices = [each for each in onnxruntime.get_ep_devices() if each.ep_name == "CPUExecutionProvider"]
     options.add_provider_for_devices(devices, {})
     session = InferenceSession(simple(), options)
     assert not session.nodes and session.report.reason == "the session options have providers, without convt's"
-    close(session, plain(simple().SerializeToString()))
+    close(session, plain(simple()), {"X": X})
 
 
 @pytest.mark.skipif(VERSION < (1, 28), reason="older versions read beyond the input for such an output_shape")
@@ -123,7 +101,7 @@ def test_errors_of_nodes_side_by_side():
     model = model_of(nodes, {"X": ("N", 6, "H", "V")}, constants={"W": W})
     session = InferenceSession(model, options)
     with pytest.raises(Exception, match="output_shape") as theirs:
-        plain(model.SerializeToString(), options).run(None, {"X": X})
+        plain(model, options).run(None, {"X": X})
     with pytest.raises(type(theirs.value), match="output_shape"):
         session.run(None, {"X": X})
     assert not _host.foreign_exceptions and session.run(None, {"X": weights(1, 6, 97, 97)})[0].shape == (1, 4, 99, 99)
@@ -182,7 +160,17 @@ def ways(session):
     }
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs signal.setitimer")
+@contextlib.contextmanager
+def handled(handler):
+    """Let a function handle SIGALRM."""
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 @pytest.mark.parametrize("way", ["run", "run_with_ort_values", "run_with_iobinding"])
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, Mine, ValueError, RuntimeError, MemoryError])
 @pytest.mark.usefixtures("no_collector")
@@ -195,21 +183,16 @@ def test_exceptions_of_signals_reach_the_caller(kind, way):
         raised.append(kind("from the handler"))
         raise raised[-1]
 
-    before = signal.signal(signal.SIGALRM, handler)
-    try:
+    with handled(handler):
         for n in range(6):
             with pytest.raises(kind) as caught:
                 signal.setitimer(signal.ITIMER_REAL, 0.002 + 0.0007 * n)
                 while True:
                     call()
             assert caught.value is raised[-1] and len(raised) == n + 1
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
     assert (session.run(None, {"X": X})[0] == want).all() and not _host.foreign_exceptions
 
 
-@pytest.mark.skipif(not hasattr(signal, "raise_signal"), reason="needs signal.raise_signal")
 def test_a_signal_within_a_node(monkeypatch):
     """Check signals in each step of computing a node and while nodes are made; each time another while the first is handled."""
     calls = []
@@ -220,26 +203,20 @@ def test_a_signal_within_a_node(monkeypatch):
             signal.raise_signal(signal.SIGALRM)
         raise Mine(len(calls))
 
-    session = InferenceSession(simple())
-    before = signal.signal(signal.SIGALRM, handler)
-    try:
-        for name in ("output_shape", "compute", "_compute"):
-            with monkeypatch.context() as patch:
-                patch.setattr(_node.Node, name, lambda *_: signal.raise_signal(signal.SIGALRM))
-                with pytest.raises(Mine):
-                    session.run(None, {"X": X})
-        for place, name in ((_provider, "Provider"), (_provider._fuse, "fused"), (_provider, "Node")):
+    session, model = InferenceSession(simple()), simple()
+    places = [(_node.Node, name, lambda: session.run(None, {"X": X})) for name in ("output_shape", "compute", "_compute")]
+    places += [(place, name, lambda: InferenceSession(model)) for place, name in
+               ((_provider, "Provider"), (_provider._fuse, "fused"), (_provider, "Node"))]  # fmt: skip
+    with handled(handler):
+        for place, name, call in places:
             with monkeypatch.context() as patch:
                 patch.setattr(place, name, lambda *_: signal.raise_signal(signal.SIGALRM))
                 with pytest.raises(Mine):
-                    InferenceSession(simple())
-    finally:
-        signal.signal(signal.SIGALRM, before)
+                    call()
     assert not _host.foreign_exceptions and not _provider.sessions
     assert session.run(None, {"X": X})[0].shape == (1, 4, 11, 15)
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs signal.setitimer")
 @pytest.mark.usefixtures("no_collector")
 def test_other_threads_go_on():
     session = InferenceSession(simple())
@@ -248,16 +225,12 @@ def test_other_threads_go_on():
     def handler(*_):
         raise Mine
 
-    before = signal.signal(signal.SIGALRM, handler)
-    try:
-        with meanwhile(lambda: np.testing.assert_array_equal(session.run(None, {"X": X})[0], want), 3):
-            for _ in range(5):
-                with pytest.raises(Mine):
-                    signal.setitimer(signal.ITIMER_REAL, 0.01)
-                    while True:
-                        session.run(None, {"X": X})
-    finally:
-        signal.signal(signal.SIGALRM, before)
+    with handled(handler), meanwhile(lambda: np.testing.assert_array_equal(session.run(None, {"X": X})[0], want), 3):
+        for _ in range(5):
+            with pytest.raises(Mine):
+                signal.setitimer(signal.ITIMER_REAL, 0.01)
+                while True:
+                    session.run(None, {"X": X})
 
 
 def test_ctrl_c_from_outside():

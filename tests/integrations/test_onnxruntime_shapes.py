@@ -2,27 +2,29 @@
 
 import numpy as np
 import pytest
-from onnx_models import VERSION, TensorProto, alike, conv, helper, info, numpy_helper, onnxruntime, same, tensors, weights
+from onnx_models import (
+    VERSION,
+    TensorProto,
+    alike,
+    choice,
+    conv,
+    function_of,
+    graph_of,
+    helper,
+    info,
+    model_of,
+    numpy_helper,
+    onnxruntime,
+    op,
+    same,
+    weights,
+)
 
 from convt.onnxruntime import InferenceSession
 
 X, W = weights(1, 6, 5, 7), weights(6, 4, 3, 3)
 FIXED, OPEN, UNKNOWN = X.shape, ("N", 6, "H", "V"), None
 RIGHT, WRONG = (1, 4, 7, 9), (1, 4, 9, 9)
-
-
-def model_of(nodes, inputs, outputs=("Y",), constants=(), declared=(), ir_version=8):
-    """Make a model. ``inputs`` is {name: shape}; outputs are names or onnx.ValueInfoProto."""
-    graph = helper.make_graph(
-        nodes, "test", [info(name, shape=shape) for name, shape in inputs.items()],
-        [info(each) if isinstance(each, str) else each for each in outputs], tensors(constants), value_info=list(declared),
-    )  # fmt: skip
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=ir_version)
-
-
-def with_condition(model):
-    model.graph.input.append(info("which", TensorProto.BOOL, []))
-    return model
 
 
 @pytest.mark.parametrize("declared", [UNKNOWN, RIGHT, WRONG, (1, 3, 7, 9), (1, 4, 7), ("N", 4, "P", "Q"), ("N", None, 3, None)])
@@ -52,8 +54,8 @@ def test_a_kernel_smaller_than_the_stride(shape, capfd):
 @pytest.mark.parametrize("name", ["a", "b", "c", "d"])
 def test_wrong_shapes_of_values_behind_a_node(name, shape, capfd):
     """Check values that a fused node replaces, its output, and a value behind it."""
-    nodes = [conv(output="a"), helper.make_node("Add", ["a", "S"], ["b"]), helper.make_node("Relu", ["b"], ["c"])]
-    nodes += [helper.make_node("Softmax", ["c"], ["d"]), helper.make_node("Neg", ["d"], ["Y"])]
+    nodes = [conv(output="a"), op("Add", ["a", "S"], "b"), op("Relu", ["b"], "c")]
+    nodes += [op("Softmax", ["c"], "d"), op("Neg", ["d"], "Y")]
     model = model_of(nodes, {"X": shape, "S": RIGHT}, constants={"W": W}, declared=[info(name, shape=WRONG)])
     if name == "d" and shape != UNKNOWN:  # ONNX Runtime infers shapes again after nodes were fused, and then knows more
         same(model, {"X": X, "S": weights(*RIGHT)}, outputs=False)
@@ -65,7 +67,7 @@ def test_wrong_shapes_of_values_behind_a_node(name, shape, capfd):
 @pytest.mark.parametrize("added", [(1, 1, 1, 1), (9,), (), (1, 4, 7, 9), (3, 4, 7, 9), (2, 1, 4, 1, 9)])
 @pytest.mark.parametrize("shape", [FIXED, OPEN])
 def test_shapes_of_sums(shape, added, capfd):
-    nodes = [conv(output="a"), helper.make_node("Add", ["a", "S"], ["b"]), helper.make_node("Relu", ["b"], ["Y"])]
+    nodes = [conv(output="a"), op("Add", ["a", "S"], "b"), op("Relu", ["b"], "Y")]
     model = model_of(nodes, {"X": shape, "S": added}, constants={"W": W})
     alike(model, [{"X": X, "S": weights(*added)}], capfd)
 
@@ -73,7 +75,7 @@ def test_shapes_of_sums(shape, added, capfd):
 @pytest.mark.parametrize("way", ["from constants", "in each run"])
 @pytest.mark.parametrize("wrong", [(6, 4, 2, 2), (6, 3, 3, 3), (6, 4, 3), (5, 4, 3, 3)])
 def test_weights_of_a_wrong_declared_shape(wrong, way, capfd):
-    nodes = [helper.make_node("Mul", ["V", "factor"], ["W"]), conv(output="a"), helper.make_node("Add", ["a", "B"], ["Y"])]
+    nodes = [op("Mul", ["V", "factor"], "W"), conv(output="a"), op("Add", ["a", "B"], "Y")]
     inputs, constants, feed = {"X": OPEN}, {"V": W, "B": weights(1, 4, 1, 1)}, {"X": X}
     if way == "from constants":
         constants["factor"] = weights(1)
@@ -85,15 +87,14 @@ def test_weights_of_a_wrong_declared_shape(wrong, way, capfd):
 
 def test_weights_that_a_branch_declares_wrong(capfd):
     wrong = 6, 4, 2, 2
-    branch = helper.make_graph([helper.make_node("Identity", ["V"], ["v"])], "branch", [], [info("v", shape=wrong)])
-    choice = helper.make_node("If", ["which"], ["W"], then_branch=branch, else_branch=branch)
-    model = with_condition(model_of([choice, conv()], {"X": OPEN, "V": W.shape}, declared=[info("W", shape=wrong)]))
+    branch = graph_of([op("Identity", ["V"], "v")], info("v", shape=wrong))
+    model = model_of([choice(branch, branch, "W"), conv()], {"X": OPEN, "V": W.shape}, declared=[info("W", shape=wrong)])
     alike(model, [{"X": X, "V": W, "which": np.array(which)} for which in (True, False)], capfd)
 
 
 def test_computed_weights_are_fused_with_a_bias(capfd):
     """Check that onnx infers the shape of weights that the model computes, as exporters of weight norm write them."""
-    nodes = [helper.make_node("Mul", ["V", "factor"], ["W"]), conv(output="a"), helper.make_node("Add", ["a", "B"], ["Y"])]
+    nodes = [op("Mul", ["V", "factor"], "W"), conv(output="a"), op("Add", ["a", "B"], "Y")]
     model = model_of(nodes, {"X": UNKNOWN}, constants={"V": W, "factor": weights(6, 1, 1, 1), "B": weights(4, 1, 1)})
     assert alike(model, [{"X": X}], capfd).report.fused == {"a": ("Add",)}
 
@@ -103,9 +104,8 @@ def test_computed_weights_are_fused_with_a_bias(capfd):
 @pytest.mark.parametrize("shape", [FIXED, OPEN, UNKNOWN])
 def test_outputs_that_a_branch_declares(shape, declared, capfd):
     """Check that a wrong shape gives ONNX Runtime's shapes, warnings and errors, InvalidArgument among them."""
-    branches = [helper.make_graph([conv(output=name)], "branch", [], [info(name, shape=declared)]) for name in ("z", "u")]
-    choice = helper.make_node("If", ["which"], ["Y"], then_branch=branches[0], else_branch=branches[1])
-    model = with_condition(model_of([choice], {"X": shape}, constants={"W": W}))
+    branches = [graph_of([conv(output=name)], info(name, shape=declared)) for name in ("z", "u")]
+    model = model_of([choice(*branches)], {"X": shape}, constants={"W": W})
     alike(model, [{"X": X, "which": np.array(which)} for which in (True, False)], capfd, served=2)
 
 
@@ -113,13 +113,10 @@ def test_outputs_that_a_branch_declares(shape, declared, capfd):
 @pytest.mark.parametrize("shape", [FIXED, ("N", 6, 5, 7)])
 def test_outputs_that_a_branch_of_a_function_declares(shape, declared, capfd):
     """Check that wrong shapes inside a function are errors, as in ONNX Runtime, although convt inlines the function."""
-    branches = [helper.make_graph([conv(("x", "w"), name)], "branch", [], [info(name, shape=declared)]) for name in ("z", "u")]
-    choice = helper.make_node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1])
-    function = helper.make_function("own", "Up", ["x", "w", "c"], ["y"], [choice], [helper.make_opsetid("", 17)])
-    call = helper.make_node("Up", ["X", "W", "which"], ["Y"], domain="own")
-    model = with_condition(model_of([call], {"X": shape}, constants={"W": W}))
-    model.functions.append(function)
-    model.opset_import.append(helper.make_opsetid("own", 1))
+    branches = [graph_of([conv(("x", "w"), name)], info(name, shape=declared)) for name in ("z", "u")]
+    function = function_of("Up", [choice(*branches, "y")], ("x", "w", "which"), "y")
+    call = op("Up", ["X", "W", "which"], domain="mine")
+    model = model_of([call], {"X": shape}, constants={"W": W}, functions=[function])
     session = alike(model, [{"X": X, "which": np.array(True)}], capfd, served=2)
     assert (session is None) == (declared in (WRONG, (1, 4, 7)))
 
@@ -129,8 +126,8 @@ def test_outputs_that_a_branch_of_a_function_declares(shape, declared, capfd):
 @pytest.mark.parametrize("sliced", [UNKNOWN, FIXED, (1, 6, 4, 4)])
 @pytest.mark.parametrize("shape", [(3, *FIXED), (3, 1, 6, "H", "V"), ("S", *OPEN)])
 def test_the_body_of_a_scan(shape, sliced, declared, capfd):
-    body = helper.make_graph([conv(("x", "W"), "y")], "body", [info("x", shape=sliced)], [info("y", shape=declared)])
-    scan = helper.make_node("Scan", ["X"], ["Y"], body=body, num_scan_inputs=1)
+    body = graph_of([conv(("x", "W"), "y")], info("y", shape=declared), inputs=[info("x", shape=sliced)])
+    scan = op("Scan", ["X"], "Y", body=body, num_scan_inputs=1)
     alike(model_of([scan], {"X": shape}, constants={"W": W}), [{"X": weights(3, *FIXED)}], capfd)
 
 
@@ -138,10 +135,10 @@ def test_the_body_of_a_scan(shape, sliced, declared, capfd):
 def test_the_body_of_a_loop(declared, capfd):
     if declared == (1, 6, 5) and VERSION < (1, 31):
         pytest.skip("older versions crash")
-    nodes = [helper.make_node("Identity", ["going"], ["goes"]), conv(("v", "W"), "y", pads=[1, 1, 1, 1])]
+    nodes = [op("Identity", ["going"], "goes"), conv(("v", "W"), "y", pads=[1, 1, 1, 1])]
     inputs = [info("n", TensorProto.INT64, []), info("going", TensorProto.BOOL, []), info("v", shape=declared)]
-    body = helper.make_graph(nodes, "body", inputs, [info("goes", TensorProto.BOOL, []), info("y", shape=declared)])
-    loop = helper.make_node("Loop", ["count", "start", "X"], ["Y"], body=body)
+    body = graph_of(nodes, info("goes", TensorProto.BOOL, []), info("y", shape=declared), inputs=inputs)
+    loop = op("Loop", ["count", "start", "X"], "Y", body=body)
     constants = {"W": weights(6, 6, 3, 3), "count": np.array(3), "start": np.array(True)}
     alike(model_of([loop], {"X": FIXED}, constants=constants), [{"X": X}], capfd)
 
@@ -154,7 +151,7 @@ def test_sums_that_are_larger_than_the_output_of_the_node(other, dtype, behind):
     if behind == "PRelu" and dtype != np.float32:
         pytest.skip("convt fuses a PRelu only in float32")
     slopes = {"slopes": weights(4, 1, 1)} if behind == "PRelu" else {}
-    nodes = [conv(output="a"), helper.make_node("Add", ["a", "S"], ["b"]), helper.make_node(behind, ["b", *slopes], ["Y"])]
+    nodes = [conv(output="a"), op("Add", ["a", "S"], "b"), op(behind, ["b", *slopes])]
     model = model_of(nodes, {"X": UNKNOWN, "S": UNKNOWN}, constants={"W": W, **slopes})
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     feeds = [{"X": X, "S": weights(*shape)} for shape in (other, RIGHT, other)]
@@ -180,9 +177,9 @@ def test_negative_sizes(shape, capfd):
 
 
 def test_a_branch_that_is_never_taken(capfd):
-    branches = [helper.make_graph([conv(output=name, name=name)], "branch", [], [info(name)]) for name in ("then", "else")]
-    choice = helper.make_node("If", ["which"], ["Y"], then_branch=branches[0], else_branch=branches[1])
-    session = alike(model_of([choice], {"X": FIXED}, constants={"W": W, "which": np.array(True)}), [{"X": X}], capfd)
+    branches = ([conv(output=name, name=name)] for name in ("then", "else"))
+    model = model_of([choice(*branches)], {"X": FIXED}, constants={"W": W, "which": np.array(True)})
+    session = alike(model, [{"X": X}], capfd)
     assert len(session.report.packed) == 1 and not session.report.kept
 
 
@@ -198,22 +195,13 @@ def test_the_report_tells_refused_runs_from_refused_nodes():
 @pytest.mark.parametrize("place", ["graph", "branch", "function"])
 def test_a_prelu_that_enlarges_its_input(place, slopes, shape, capfd):
     """Check that ONNX Runtime does not write the output over the input, and that the session's options say nothing about it."""
-    nodes = [helper.make_node(*each) for each in (("Abs", ["Z"], ["E"]), ("PRelu", ["E", "S"], ["P"]), ("Neg", ["P"], ["Y"]))]
-    function = helper.make_function("own", "f", ["Z", "S"], ["Y"], nodes, [helper.make_opsetid("", 17)])
+    nodes, functions = [op("Abs", ["Z"], "E"), op("PRelu", ["E", "S"], "P"), op("Neg", ["P"])], ()
+    feed = {"X": X[..., :1]} | ({"which": np.array(True)} if place == "branch" else {})
     if place == "branch":
-        inner = helper.make_graph(nodes, "branch", [], [info("Y")])
-        nodes = [helper.make_node("If", ["which"], ["Y"], then_branch=inner, else_branch=inner)]
+        nodes = [choice(nodes, nodes)]
     elif place == "function":
-        nodes = [helper.make_node("f", ["Z", "S"], ["Y"], domain="own")]
-    x, kernel = X[..., :1], W[..., :1]
-    constants = {"W": kernel, "S": weights(*slopes)}
-    model = model_of([conv(output="Z"), *nodes], {"X": shape}, constants=constants)
-    feed = {"X": x}
-    if place == "branch":
-        with_condition(model)
-        feed["which"] = np.array(True)
-    elif place == "function":
-        model.functions.append(function)
-        model.opset_import.append(helper.make_opsetid("own", 1))
+        nodes, functions = [op("f", ["Z", "S"], domain="mine")], [function_of("f", nodes, ("Z", "S"), "Y")]
+    constants = {"W": W[..., :1], "S": weights(*slopes)}
+    model = model_of([conv(output="Z"), *nodes], {"X": shape}, constants=constants, functions=functions)
     session = alike(model, [feed], capfd)
     assert session.get_session_options().enable_mem_reuse

@@ -1,26 +1,32 @@
 """Tests of values that convt.onnxruntime reads: of the session's options, of files beside the model, of branches that use one
-name, and values for which fusion could change results. Each model runs in ONNX Runtime's own session, too."""
-
-import os
-import re
-import subprocess
-import sys
+name, of initializers that a run may replace, and values for which fusion could change results. Each model runs in ONNX
+Runtime's own session, too."""
 
 import numpy as np
 import pytest
-from onnx_models import PATHS, conv, info, model_of, norm, onnx, onnxruntime, plain, same, tensors, weights
+from onnx_models import (
+    TensorProto,
+    alike,
+    choice,
+    conv,
+    graph_of,
+    model_of,
+    norm,
+    numpy_helper,
+    onnx,
+    onnxruntime,
+    op,
+    plain,
+    same,
+    weights,
+)
 
 from convt.onnxruntime import InferenceSession
 
-TensorProto, helper = onnx.TensorProto, onnx.helper
 X, W = weights(1, 6, 5, 4), weights(6, 8, 3, 3)
 RNG = np.random.default_rng(2)
 QUANTIZED = {"Q": RNG.integers(-128, 128, W.shape, np.int8), "S": RNG.uniform(0.01, 0.02, 8).astype(np.float32),
              "Z": RNG.integers(-20, 20, 8, np.int8)}  # fmt: skip
-
-
-def op(kind, inputs, output="Y", **attributes):
-    return helper.make_node(kind, inputs, [output], **attributes)
 
 
 def quantized_model():
@@ -106,18 +112,6 @@ def test_values_outside_the_model_are_read_as_those_inside(make, way, tmp_path, 
     agree(session, plain(model))
 
 
-def branches(first, second):
-    """Return a model of an If with these branches, each ``(nodes, constants)``."""
-    graphs = [
-        helper.make_graph(nodes, "branch", [], [info(nodes[-1].output[0])], tensors(constants))
-        for nodes, constants in (first, second)
-    ]
-    choice = helper.make_node("If", ["which"], ["Y"], then_branch=graphs[0], else_branch=graphs[1])
-    model = model_of([choice], {"X": X.shape})
-    model.graph.input.append(info("which", TensorProto.BOOL, []))
-    return model
-
-
 @pytest.mark.parametrize("what", ["quantized weights", "slopes", "norm"])
 def test_branches_that_use_one_name(what):
     nodes = [op("DequantizeLinear", ["Q", "S", "Z"], "W"), conv(output="o")]
@@ -128,55 +122,92 @@ def test_branches_that_use_one_name(what):
     elif what == "norm":
         nodes = [conv(output="c"), norm("c", "o", 8)[0]]
         constants = [norm("c", "o", 8)[1] | {"W": W * n} for n in (1, 2)]
-    model = branches(*((nodes, each) for each in constants))
+    model = model_of([choice(*(graph_of(nodes, constants=each) for each in constants))], {"X": X.shape})
     for which in (True, False):
         session = same(model, {"X": X, "which": np.array(which)}, 2, tolerance=3e-5)
     assert len(session.report.packed) == 2
 
 
-def test_a_branch_that_shares_quantized_weights():
-    inner = helper.make_graph([conv(output="o")], "branch", [], [info("o")])
-    for others in ([], [op("Neg", ["W"], "V")]):
-        nodes = [op("DequantizeLinear", ["Q", "S", "Z"], "W"), conv(output="U"), *others,
-                 op("If", ["which"], then_branch=inner, else_branch=inner)]  # fmt: skip
-        model = model_of(nodes, {"X": X.shape}, ("Y", "U", *(["V"] if others else [])), QUANTIZED)
-        model.graph.input.append(info("which", TensorProto.BOOL, []))
-        same(model, {"X": X, "which": np.array(True)}, 3)
-
-
-PRINT = """
-import sys; sys.path[:0] = {paths!r}
-import numpy as np, onnxruntime, convt.onnxruntime
-from test_onnxruntime_values import *
-session = {module}.InferenceSession({path!r}, providers=["CPUExecutionProvider"])
-for _ in range(2):
-    session.run(None, {{"X": np.ones({shape}, np.float32)}})
-if {module} is convt.onnxruntime:
-    assert session.report.packed, session.report
-"""
+@pytest.mark.parametrize("others", [[], [op("Neg", ["W"], "V")]], ids=["", "read"])
+def test_a_branch_that_shares_quantized_weights(others):
+    inner = [conv(output="o")]
+    nodes = [op("DequantizeLinear", ["Q", "S", "Z"], "W"), conv(output="U"), *others, choice(inner, inner)]
+    model = model_of(nodes, {"X": X.shape}, ("Y", "U", *(["V"] if others else [])), QUANTIZED)
+    same(model, {"X": X, "which": np.array(True)}, 3)
 
 
 def unread_constant():
     """Return a model with a large Constant node and an initializer that nothing reads."""
-    array = onnx.numpy_helper.from_array(weights(40, 40))
-    nodes = [helper.make_node("Constant", [], ["unread"], value=array), conv(output="c"), op("Relu", ["c"])]
+    array = numpy_helper.from_array(weights(40, 40))
+    nodes = [op("Constant", [], "unread", value=array), conv(output="c"), op("Relu", ["c"])]
     return model_of(nodes, {"X": X.shape}, constants={"W": W, "more": weights(3)})
 
 
-def printed(module, path):
-    """Return what a process prints that loads and runs a model, without its times."""
-    code = PRINT.format(paths=PATHS, module=module, path=str(path), shape=X.shape)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ)
-    assert done.returncode == 0, done.stderr
-    return sorted(re.sub(r"^.*\[([WEI]):onnxruntime:[^]]*\]", r"\1", line) for line in done.stderr.splitlines() if line.strip())
-
-
 @pytest.mark.parametrize("make", [quantized_model, norm_model, unread_constant])
-def test_warnings_are_those_of_onnxruntime(make, tmp_path):
+def test_warnings_are_those_of_onnxruntime(make, capfd):
     """Check that a model with fused values prints what ONNX Runtime prints, and no warning of unread initializers."""
-    onnx.save(make(), tmp_path / "m.onnx")
-    found = [printed(module, tmp_path / "m.onnx") for module in ("onnxruntime", "convt.onnxruntime")]
-    assert found[0] == found[1]
+    assert alike(make(), [{"X": X}] * 2, capfd).report.packed
+
+
+# ------------------------------------------------------------------------------------------------ initializers that are inputs
+
+
+RUNS = [{"X": X, "which": np.array(which)} for which in (True, False)]
+SINGLE = {"Q": QUANTIZED["Q"], "S": np.array(0.01, np.float32), "Z": np.array(3, np.int8)}
+DEQUANTIZE = op("DequantizeLinear", ["Q", "S", "Z"], "W")
+
+
+def listed_model(nodes, ir_version, constants, listed):
+    """Return a model. ``listed`` is whether its constants are inputs, too: all of those of IR version 3, others if a run may
+    override them."""
+    replaceable = constants if listed else ()
+    return model_of(nodes, {"X": X.shape}, constants=constants, opset=13, replaceable=replaceable, ir_version=ir_version)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("ir_version", [3, 4, 8])
+class TestVersions:
+    def test_weights_and_what_is_fused(self, ir_version, listed, capfd):
+        batch_norm, constants = norm("a", "n", 8)
+        nodes = [conv(output="a"), batch_norm, op("Relu", ["n"])]
+        fed = {name: 2 * value for name, value in constants.items()}
+        runs = [{"X": X}, {"X": X, "W": 2 * W}, {"X": X, "W": weights(6, 5, 3, 3)}, {"X": X} | fed]
+        alike(listed_model(nodes, ir_version, {"W": W} | constants, listed), runs, capfd)
+
+    def test_quantized_weights(self, ir_version, listed, capfd):
+        runs = [{"X": X}, {"X": X, "S": np.array(0.02, np.float32)}, {"X": X, "Q": SINGLE["Z"] - SINGLE["Q"]}]
+        alike(listed_model([DEQUANTIZE, conv()], ir_version, SINGLE, listed), runs, capfd)
+
+    def test_branches(self, ir_version, listed, capfd):
+        model = listed_model([choice([conv(output="o")], [conv(output="u")])], ir_version, {"W": W}, listed)
+        session = alike(model, [*RUNS, RUNS[0] | {"W": 2 * W}], capfd, served=2)
+        assert (session is None) == (ir_version == 3 and not listed)  # both sessions refuse it
+
+    def test_quantized_weights_of_branches(self, ir_version, listed, capfd):
+        """Check weights that both branches and the outer graph dequantize, so that no initializer is left over."""
+        branches = choice([conv(output="o")], [conv(output="u")], "v")
+        nodes = [DEQUANTIZE, conv(output="t"), branches, op("Add", ["v", "t"])]
+        runs = [*RUNS, RUNS[0] | {"S": np.array(0.02, np.float32)}]
+        alike(listed_model(nodes, ir_version, SINGLE, listed), runs, capfd, served=3)
+
+
+@pytest.mark.parametrize("channels", [4, 40], ids=["small", "large"])
+@pytest.mark.parametrize("where", ["branches", "outer graph", "both"])
+@pytest.mark.parametrize("ir_version", [3, 8])
+def test_constant_nodes(ir_version, where, channels, capfd):
+    """Check Constant nodes, which become initializers if they are large, that branches or the outer graph read."""
+    x, w = weights(1, channels, 5, 7), weights(channels, channels, 3, 3)
+    nodes = [op("Constant", [], "W", value=numpy_helper.from_array(w))]
+    if where == "branches":
+        nodes.append(choice([conv(output="o")], [conv(output="u")]))
+    else:
+        read = op("Neg", ["W" if where == "both" else "t"], "v")
+        nodes += [conv(output="t"), choice([read], [op("Identity", ["t"], "u")])]
+    runs = [{"X": x, "which": each["which"]} for each in RUNS]
+    alike(model_of(nodes, {"X": x.shape}, ir_version=ir_version), runs, capfd, served=2 if where == "branches" else 1)
+
+
+# ------------------------------------------------------------------------------------------------ values that forbid fusion
 
 
 LARGE, SMALL, TINY = 1e20, 1e-25, 1e-42
@@ -242,8 +273,7 @@ def test_float64_is_scaled_by_onnxruntime(kind):
 def test_a_run_whose_weights_do_not_suit_and_then_do():
     nodes, constants, x = scaled("infinite product", "Mul")
     nodes[-1].output[0] = "Y"
-    model = model_of(nodes, {"X": x.shape}, constants=constants | {"B": weights(8)})
-    model.graph.input.append(info("W", shape=W.shape))
+    model = model_of(nodes, {"X": x.shape}, constants=constants | {"B": weights(8)}, replaceable="W")
     session, theirs = InferenceSession(model), plain(model)
     for feed, fused in (({}, False), ({"W": W}, True), ({}, False)):
         agree(session, theirs, {"X": x} | feed)
