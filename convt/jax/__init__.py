@@ -9,7 +9,7 @@ Derivatives are those of `jax.lax`. JAX computes every call that convt does not 
     _profile        what convt changes in a function
     _functions      functions of jax.lax: calls computed by convt, and calls left to JAX
     _call           the call of an operator
-    _primitive      the transposed convolution as a primitive of JAX: shapes, derivatives, vmap, lowering
+    _primitive      primitives of JAX that the handler computes; the transposed convolution: shapes, derivatives, vmap
     handler.pyx     the handler that XLA calls in a compiled program, on its buffers and threads
     _site           the computers of a program's calls: packed weights, reused while their values are unchanged
 """

@@ -8,13 +8,12 @@ import operator
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching
 
 from .._base import activation, check
 from .._call.operator import ConvTranspose
-from . import _site, handler
-from ._primitive import must_be_jaxs, replaced
+from . import _site
+from ._primitive import primitive, replaced
 
 
 def call(op: ConvTranspose, x: jax.Array) -> jax.Array:
@@ -84,18 +83,7 @@ def _padding(a, in_sizes):
     return [((k - 1) * d - low, out - 1 - (n - 1) * s + low) for n, k, s, d, low, out in axes]
 
 
-def _output_shape(op, shape):
-    """Return the shape of ``op(x)`` for a shape whose sizes may be symbols."""
-    if not any(map(_is_symbol, shape)):
-        return op.output_shape(shape)
-    a = op._attributes
-    batch, in_sizes, _ = a.shape_of(shape)
-    axes = zip(in_sizes, a.kernel, a.strides, a.dilations, _padding(a, in_sizes), strict=True)
-    out_sizes = [(n - 1) * s + 1 + low + high - (k - 1) * d for n, k, s, d, (low, high) in axes]
-    return a.user_shape((batch, *out_sizes, a.groups * a.co))
-
-
-def _in_jax(op, x):
+def _in_jax(x, op):
     """Compute ``op(x)`` with operations of JAX."""
     a, channels = op._attributes, 1 if op._attributes.data_format != "NXC" else x.ndim - 1
     padding = _padding(a, a.shape_of(x.shape)[1])
@@ -112,14 +100,17 @@ def _in_jax(op, x):
     return _activated(y, *a.activation).astype(x.dtype)
 
 
-def _differentiable(op, x):
-    return replaced(functools.partial(_in_jax, op), x)[0]
-
-
 # ---------------------------------------------------------------- the primitive
 
 
-call_p = Primitive("convt_call")
+def _text(context, operands, op):
+    if 0 in context.avals_out[0].shape or 0 in context.avals_in[0].shape:
+        return None
+    context.module_context.add_keepalive(op)
+    return _site.text_for_operator(op)
+
+
+call_p = primitive("convt_call", _in_jax, _text, 16)
 
 
 @call_p.def_abstract_eval
@@ -127,25 +118,14 @@ def _shape(x, op):
     if x.dtype.name != op._attributes.dtype:
         raise TypeError(f"x: got dtype {x.dtype}, wanted {op._attributes.dtype}, the operator's")
     with check.renamed({"data": "x"}):
-        return x.update(shape=_output_shape(op, x.shape), weak_type=False)
-
-
-@functools.lru_cache(16)  # it keeps the last operators of calls outside of programs alive
-def _compiled(op):
-    return jax.jit(functools.partial(call_p.bind, op=op))
-
-
-@call_p.def_impl
-def _compute(x, op):
-    with jax.disable_jit(False):  # a block of jax.disable_jit would call this function again
-        return _compiled(op)(x)
+        is_known = not any(map(_is_symbol, x.shape))
+        shape = op.output_shape(x.shape) if is_known else jax.eval_shape(functools.partial(_in_jax, op=op), x).shape
+    return x.update(shape=shape, weak_type=False)
 
 
 def _jvp(primals, tangents, op):
-    result = call_p.bind(*primals, op=op)
-    if isinstance(tangents[0], ad.Zero):
-        return result, ad.Zero.from_primal_value(result)
-    return result, jax.jvp(functools.partial(_differentiable, op), primals, tangents)[1]
+    differentiable = lambda x: replaced(functools.partial(_in_jax, op=op), x)[0]  # noqa: E731
+    return call_p.bind(*primals, op=op), jax.jvp(differentiable, primals, tangents)[1]
 
 
 ad.primitive_jvps[call_p] = _jvp
@@ -158,15 +138,3 @@ def _vmap(arguments, axes, op):
 
 
 batching.primitive_batchers[call_p] = _vmap
-_lower_to_jax = mlir.lower_fun(lambda x, op: _in_jax(op, x), multiple_results=False)
-
-
-def _lower(context, x, op):
-    if must_be_jaxs(context) or 0 in context.avals_out[0].shape or 0 in context.avals_in[0].shape:
-        return _lower_to_jax(context, x, op=op)
-    context.module_context.add_keepalive(op)
-    return jax.ffi.ffi_lowering(handler.TARGET)(context, x, **{handler.ARGUMENTS: _site.text_for_operator(op)})
-
-
-mlir.register_lowering(call_p, _lower, platform="cpu")
-mlir.register_lowering(call_p, _lower_to_jax)

@@ -1,7 +1,7 @@
-"""The transposed convolution as a primitive of JAX.
+"""Primitives of JAX that `handler` computes on CPUs, and the transposed convolution as one.
 
-Its parameters are those of `jax.lax.conv_general_dilated_p`, whose rules give shapes, derivatives and vmap. On CPUs it is
-lowered to a call of `handler`, elsewhere to JAX's convolution.
+The parameters of the transposed convolution are those of `jax.lax.conv_general_dilated_p`, whose rules give shapes, derivatives
+and vmap, and which computes it elsewhere.
 """
 
 import functools
@@ -116,24 +116,66 @@ def replaced(function, *arguments):
     return jax.extend.core.jaxpr_as_fun(traced.replace(jaxpr=traced.jaxpr.replace(eqns=equations)))(*arguments)
 
 
-# ---------------------------------------------------------------- the primitive
+def _must_be_jaxs(context):
+    """Check whether a program must have JAX's own operations: to be exported, or to be divided between devices by XLA."""
+    module = context.module_context
+    axes = module.axis_context
+    if getattr(module.lowering_parameters, "for_export", False):
+        return True
+    if isinstance(axes, mlir.ShardingContext):
+        return axes.num_devices != 1
+    return isinstance(axes, mlir.SPMDAxisContext) and set(axes.mesh.axis_names) != set(axes.manual_axes)
 
 
-conv_transpose_p = Primitive("convt_conv_transpose")
+def primitive(name, in_jax, text, kept):
+    """Return a new primitive, which `handler` computes on CPUs.
+
+    ``in_jax`` computes it with operations of JAX, on other platforms and in programs that must have these. ``text(context,
+    operands, **parameters)`` returns the text of a call, as the functions of `_site` do, or None for a call that JAX computes.
+    ``kept`` is how many functions compiled for calls outside of programs are kept, with their parameters.
+    """
+    made = Primitive(name)
+
+    @functools.lru_cache(kept)
+    def compiled(parameters):
+        return jax.jit(functools.partial(made.bind, **dict(parameters)))
+
+    @made.def_impl
+    def compute(*arrays, **parameters):
+        with jax.disable_jit(False):  # a block of jax.disable_jit would call this function again
+            return compiled(tuple(sorted(parameters.items())))(*arrays)
+
+    lower_to_jax = mlir.lower_fun(in_jax, multiple_results=False)
+
+    def lower(context, *operands, **parameters):
+        found = None if _must_be_jaxs(context) else text(context, operands, **parameters)
+        if found is None:
+            return lower_to_jax(context, *operands, **parameters)
+        return jax.ffi.ffi_lowering(handler.TARGET)(context, *operands, **{handler.ARGUMENTS: found})
+
+    # Not cached, because a cached rule does not see whether an operand is a constant.
+    mlir.register_lowering(made, lower, platform="cpu", cacheable=False)
+    mlir.register_lowering(made, lower_to_jax)
+    made.forget = compiled.cache_clear
+    return made
+
+
+# ---------------------------------------------------------------- the transposed convolution
+
+
+def site_arguments(data, filter, parameters):
+    """Return the arguments of a site for shapes and parameters of a convolution that convt supports."""
+    axes, groups = parameters["dimension_numbers"][1], parameters["feature_group_count"]
+    return _keywords(data, filter, parameters), axes, groups
+
+
+def _text(context, operands, **parameters):
+    is_constant = getattr(operands[1].owner, "name", None) == "stablehlo.constant"
+    return _site.text_for_weights(*site_arguments(*(aval.shape for aval in context.avals_in), parameters), is_constant)
+
+
+conv_transpose_p = primitive("convt_conv_transpose", CONVOLUTION.bind, _text, 1024)
 conv_transpose_p.def_effectful_abstract_eval(CONVOLUTION.abstract_eval)
-
-
-@functools.lru_cache(1024)
-def _compiled(parameters):
-    return jax.jit(lambda data, filter: conv_transpose_p.bind(data, filter, **dict(parameters)))
-
-
-@conv_transpose_p.def_impl
-def _compute(data, filter, **parameters):
-    with jax.disable_jit(False):  # a block of jax.disable_jit would call this function again
-        return _compiled(tuple(sorted(parameters.items())))(data, filter)
-
-
 ad.defjvp(
     conv_transpose_p,
     lambda tangent, data, filter, **parameters: conv_transpose_p.bind(tangent, filter, **parameters),
@@ -155,36 +197,3 @@ def _vmap(axis, arguments, axes, **parameters):
 
 
 batching.fancy_primitive_batchers[conv_transpose_p] = _vmap
-
-
-def must_be_jaxs(context):
-    """Check whether a program must have JAX's own operations: to be exported, or to be divided between devices by XLA."""
-    module = context.module_context
-    axes = module.axis_context
-    if getattr(module.lowering_parameters, "for_export", False):
-        return True
-    if isinstance(axes, mlir.ShardingContext):
-        return axes.num_devices != 1
-    return isinstance(axes, mlir.SPMDAxisContext) and set(axes.mesh.axis_names) != set(axes.manual_axes)
-
-
-_lower_to_jax = mlir.lower_fun(CONVOLUTION.bind, multiple_results=False)
-
-
-def site_arguments(data, filter, parameters):
-    """Return the arguments of a site for shapes and parameters of a convolution that convt supports."""
-    axes, groups = parameters["dimension_numbers"][1], parameters["feature_group_count"]
-    return _keywords(data, filter, parameters), axes, groups
-
-
-def _lower(context, data, filter, **parameters):
-    if must_be_jaxs(context):
-        return _lower_to_jax(context, data, filter, **parameters)
-    is_constant = getattr(filter.owner, "name", None) == "stablehlo.constant"
-    text = _site.text_for_weights(*site_arguments(*(aval.shape for aval in context.avals_in), parameters), is_constant)
-    return jax.ffi.ffi_lowering(handler.TARGET)(context, data, filter, **{handler.ARGUMENTS: text})
-
-
-# Not cached, because a cached rule does not see whether an operand is a constant.
-mlir.register_lowering(conv_transpose_p, _lower, platform="cpu", cacheable=False)
-mlir.register_lowering(conv_transpose_p, _lower_to_jax)
