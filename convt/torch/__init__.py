@@ -18,7 +18,7 @@ invalid arguments), with torch's results and errors.
     _functional     functions of torch.nn.functional: calls computed by convt, and calls left to torch
     _operator       torch.ops.convt.conv_transpose: shapes, gradients, vmap, autocast
     _compute        the call of convt
-    _weights        packed weights, reused while the values of the filter are unchanged
+    _weights        packed weights, reused while the values of the filter are unchanged; weights that a module computes
     _arrays         conversion between tensors and NumPy arrays
 """
 

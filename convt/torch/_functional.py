@@ -267,21 +267,23 @@ def _computes(torch_function: Callable[..., Any]) -> Callable[[Callable[_P, _T]]
     """
 
     def decorate(declaration: Callable[_P, _T]) -> Callable[_P, _T]:
-        def function(*arguments: Any, precision: Any = None, freeze: bool = False, **keywords: Any) -> Any:
-            check_precision(precision)
-            return call(torch_function, arguments, keywords, (precision, freeze, False))
+        @functools.wraps(declaration)
+        def function(*arguments: _P.args, **keywords: _P.kwargs) -> _T:
+            settings = keywords.pop("precision", None), keywords.pop("freeze", False), False
+            check_precision(settings[0])
+            return call(torch_function, arguments, keywords, settings)
 
-        return functools.wraps(declaration)(function)
+        return function
 
     return decorate
 
 
 @_computes(functional.conv_transpose1d)
-def conv_transpose1d(
+def conv_transpose1d(  # type: ignore[empty-body]
     input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: _Axes = 1,
     padding: _Axes = 0, output_padding: _Axes = 0, groups: int | torch.SymInt = 1, dilation: _Axes = 1,
     *, precision: TorchPrecision = None, freeze: bool = False,
-) -> torch.Tensor:  # type: ignore[empty-body]  # fmt: skip
+) -> torch.Tensor:  # fmt: skip
     """Compute `torch.nn.functional.conv_transpose1d` with convt.
 
     torch computes what convt does not support: other devices, dtypes and layouts, and subclasses of tensors. Gradients are
@@ -330,11 +332,11 @@ def conv_transpose1d(
 
 
 @_computes(functional.conv_transpose2d)
-def conv_transpose2d(
+def conv_transpose2d(  # type: ignore[empty-body]
     input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: _Axes = 1,
     padding: _Axes = 0, output_padding: _Axes = 0, groups: int | torch.SymInt = 1, dilation: _Axes = 1,
     *, precision: TorchPrecision = None, freeze: bool = False,
-) -> torch.Tensor:  # type: ignore[empty-body]  # fmt: skip
+) -> torch.Tensor:  # fmt: skip
     """Compute `torch.nn.functional.conv_transpose2d` with convt.
 
     Parameters, errors and output sizes are those of `conv_transpose1d`, with two spatial axes. The output is in
@@ -349,11 +351,11 @@ def conv_transpose2d(
 
 
 @_computes(functional.conv_transpose3d)
-def conv_transpose3d(
+def conv_transpose3d(  # type: ignore[empty-body]
     input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: _Axes = 1,
     padding: _Axes = 0, output_padding: _Axes = 0, groups: int | torch.SymInt = 1, dilation: _Axes = 1,
     *, precision: TorchPrecision = None, freeze: bool = False,
-) -> torch.Tensor:  # type: ignore[empty-body]  # fmt: skip
+) -> torch.Tensor:  # fmt: skip
     """Compute `torch.nn.functional.conv_transpose3d` with convt.
 
     Parameters, errors and output sizes are those of `conv_transpose1d`, with three spatial axes. The output is in

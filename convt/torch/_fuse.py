@@ -10,7 +10,7 @@ from .._base.activation import ACTIVATIONS
 from ._arrays import array, is_plain, tensor_of
 from ._forward import Forward, unhooked
 from ._functional import aside, is_plain_call, serve
-from ._modules import RANKS, TORCH_CLASSES, TransposedForward, base_of, has_torchs_forward, settings_of
+from ._modules import RANKS, TransposedForward, base_of, settings_of
 from ._weights import computed, fingerprint, register_copy
 
 _FOLDED = (torch.float32, torch.float64)  # dtypes of weights exact enough to absorb a batch norm
@@ -53,9 +53,7 @@ def _transposed(module):
     """Check whether a module is a transposed convolution that convt computes, with a weight and without hooks."""
     if module is None or settings_of(module) is None or not unhooked(module, TransposedForward):
         return False
-    if module._parameters.get("weight") is None:
-        return False
-    return type(module) in TORCH_CLASSES or has_torchs_forward(module, RANKS[type(module)])
+    return module._parameters.get("weight") is not None
 
 
 def _is_exactly(module, classes):

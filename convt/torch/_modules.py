@@ -94,7 +94,7 @@ def settings_of(module):
     """Return the Settings of a module that convt computes and that is exactly of torch's or convt's classes, else None."""
     own = _forward.installed(module, TransposedForward)
     if own is not None:
-        return own.settings[0] if type(module) in RANKS else None
+        return own.settings[0] if type(module) in RANKS and has_torchs_forward(module, own.rank) else None
     return module._convt_settings if type(module) in TORCH_CLASSES else None
 
 

@@ -26,7 +26,7 @@ def _cpu(*arguments):
         return compute(*arguments)
     except REFUSED as error:
         log.note("torch", f"left to torch: {error}")
-        return _compute_with_torch(*arguments[:8])
+    return _compute_with_torch(*arguments[:8])
 
 
 _LIBRARY.impl("conv_transpose", _cpu, "CPU")

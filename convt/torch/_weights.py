@@ -162,8 +162,8 @@ _computed = weakref.WeakKeyDictionary()  # module -> (state, source tensors, wei
 def computed(module, state, sources, make):
     """Return the weight and bias of ``make()``, which computes them for a module from ``sources``, tensors or None.
 
-    It is called again when ``state`` differs or a source is another object. The sources are kept, so that no new tensor gets the
-    identity of an old one.
+    It is called again when ``state`` differs or a source is another object. The sources are kept, so that no new tensor gets
+    the identity of an old one.
     """
     known = _computed.get(module)
     same = known is not None and known[0] == state and len(known[1]) == len(sources)

@@ -186,23 +186,32 @@ def test_torchs_own_samples_and_errors():
                 ours(error.sample_input.input, *error.sample_input.args, **error.sample_input.kwargs)
 
 
-@pytest.mark.parametrize(("change", "error"), [
-    ({"stride": 0}, RuntimeError), ({"padding": -1}, RuntimeError), ({"output_padding": 5}, RuntimeError),
-    ({"groups": 3}, RuntimeError), ({"dilation": 0}, RuntimeError), ({"stride": (1, 2, 3)}, RuntimeError),
-    ({"bias": torch.zeros(5)}, RuntimeError), ({"weight": torch.zeros(4, 2, 3)}, RuntimeError),
-    ({"weight": torch.zeros(4, 2, 3, 3, dtype=torch.float64)}, RuntimeError),
-    ({"input": torch.zeros(1, 3, 5, 5)}, RuntimeError), ({"input": np.zeros((1, 4, 5, 5))}, TypeError),
-    ({"padding": 9}, RuntimeError), ({"stride": 1.5}, TypeError),
-])  # fmt: skip
-def test_mistakes_are_torchs(change, error):
-    arguments = {"input": torch.zeros(1, 4, 5, 5), "weight": torch.zeros(4, 2, 3, 3)} | change
-    for by_place in range(3):
-        places, names = [arguments[name] for name in list(arguments)[:by_place]], dict(list(arguments.items())[by_place:])
-        with pytest.raises(error) as wanted:
-            F.conv_transpose2d(*places, **names)
-        with pytest.raises(error) as got:
-            ct.conv_transpose2d(*places, **names)
-        assert str(got.value) == str(wanted.value) and got.value.__context__ is None
+WRONG = [
+    *({"stride": value} for value in (0, 1.5, True, "a", (1, 2, 3), 2**20, 2**62, 2**63, (2, 2**64))),
+    *({"padding": value} for value in (-1, 9, "same", -(2**70))), *({"output_padding": value} for value in (5, 2**63)),
+    *({"dilation": value} for value in (0, 2**40, (1, 2**63))), *({"groups": value} for value in (0, 3, 2**63)), {"other": 1},
+    {"bias": torch.zeros(5)}, {"weight": torch.zeros(4, 2, 3)}, {"weight": torch.zeros(4, 2, 3, 3, dtype=torch.float64)},
+    {"input": torch.zeros(1, 3, 5, 5)}, {"input": np.zeros((1, 4, 5, 5))},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_errors_are_torchs(wrong, gradients):
+    """Check arguments out of range, of wrong types and shapes, and outputs larger than memory, by name and by place."""
+    plain = {"input": torch.zeros(1, 4, 5, 5, requires_grad=gradients), "weight": torch.zeros(4, 2, 3, 3)}
+
+    def errors(function):
+        for by_place in range(3):
+            given = list((plain | wrong).items())
+            with pytest.raises((RuntimeError, TypeError, ValueError)) as caught:
+                function(*[value for _, value in given[:by_place]], **dict(given[by_place:]))
+            yield caught.type, str(caught.value).split("\n")[0], type(caught.value.__context__)
+
+    wanted = list(errors(F.conv_transpose2d))
+    assert list(errors(ct.conv_transpose2d)) == wanted
+    with ct.functional():
+        assert list(errors(F.conv_transpose2d)) == wanted
 
 
 def test_others_are_torchs():
