@@ -4,22 +4,16 @@ compiled. Its report names every place."""
 import copy
 
 import pytest
-from torch_cases import close, reset_torch, torch  # noqa: F401
+from torch_cases import Own, close, nn, reset_torch, torch  # noqa: F401
 
 import convt.torch as ct
 from convt.torch import _fuse, _modules
 
-nn = torch.nn
 X = torch.randn(1, 4, 5, 5, generator=torch.Generator().manual_seed(0))
 
 
 def chain(activation):
     return nn.Sequential(nn.ConvTranspose2d(4, 6, 4, 2, 1), nn.BatchNorm2d(6), activation).eval()
-
-
-class Own(nn.ConvTranspose2d):
-    def forward(self, x):
-        return super().forward(x) + 1
 
 
 COMPILERS = {

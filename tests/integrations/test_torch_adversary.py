@@ -10,31 +10,30 @@ import weakref
 import numpy as np
 import pytest
 from cases import meanwhile
-from torch_cases import agree, close, reset_torch, torch  # noqa: F401
+from torch_cases import (  # noqa: F401
+    F,
+    Functions,
+    Named,
+    X,
+    agree,
+    chain,
+    close,
+    layer,
+    nn,
+    outcome,
+    reset_torch,
+    torch,
+)
 
 import convt.torch as ct
 from convt.torch import _weights
 
-F, nn, parametrizations = torch.nn.functional, torch.nn, torch.nn.utils.parametrizations
-X = torch.randn(2, 3, 3, 2, generator=torch.Generator().manual_seed(0))
-
-
-def layer(cls=nn.ConvTranspose2d):
-    torch.manual_seed(1)
-    return cls(3, 4, 3, 2, 1, 1)
-
-
-def chain():
-    return nn.Sequential(layer(), nn.BatchNorm2d(4), nn.ReLU()).eval()
-
-
-class Plain(nn.ConvTranspose2d):
-    """A subclass with torch's forward."""
+parametrizations = nn.utils.parametrizations
 
 
 def subclassed():
     torch.manual_seed(2)
-    return Plain(3, 4, 3)
+    return Named(3, 4, 3)
 
 
 class Steps(nn.Sequential):
@@ -43,14 +42,6 @@ class Steps(nn.Sequential):
 
 def stepped():
     return Steps(*chain()).eval()
-
-
-def outcome(program, model):
-    """Return a program's result on a model, or the class and the message of its error."""
-    try:
-        return program(model)
-    except Exception as error:
-        return type(error), str(error).split("\n")[0]
 
 
 def same(program, make, freeze=False):
@@ -89,9 +80,9 @@ def doubled(place, name):
 
 
 CHANGED = {
-    "torch's class": (layer, nn.ConvTranspose2d, "forward"), "a class of the user's": (subclassed, Plain, "forward"),
+    "torch's class": (layer, nn.ConvTranspose2d, "forward"), "a class of the user's": (subclassed, Named, "forward"),
     "torch's function": (layer, F, "conv_transpose2d"), "torch's class in a Sequential": (chain, nn.ConvTranspose2d, "forward"),
-    "an activation": (chain, nn.ReLU, "forward"), "a norm": (chain, nn.BatchNorm2d, "forward"),
+    "an activation": (chain, nn.Tanh, "forward"), "a norm": (chain, nn.BatchNorm2d, "forward"),
     "torch's function in a Sequential": (chain, F, "conv_transpose2d"), "a Sequential": (stepped, Steps, "forward"),
 }  # fmt: skip
 
@@ -174,16 +165,6 @@ class Operators(torch.utils._python_dispatch.TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         self.seen.append(str(function))
-        return function(*args, **(kwargs or {}))
-
-
-class Functions(torch.overrides.TorchFunctionMode):
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        self.seen.append(getattr(function, "__name__", str(function)))
         return function(*args, **(kwargs or {}))
 
 
@@ -313,7 +294,7 @@ def test_the_weight_of_a_function_becomes_a_negative_view():
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_tensors_without_memory_or_sizes():
     def ask(function, *args):
-        return outcome(lambda _: function(*args).tolist(), None)
+        return outcome(lambda: function(*args).tolist())
 
     w = layer().weight.detach()
     nested = torch.nested.nested_tensor([X[0], X[1]])
@@ -332,9 +313,9 @@ def test_what_is_no_integer(keywords, gradients):
     whole = {name: tuple(map(int, value)) if isinstance(value, tuple) else int(value) for name, value in keywords.items()}
     names = ("bias", "stride", "padding", "output_padding", "groups", "dilation")
     given = [keywords.get(name, default) for name, default in zip(names, (None, 1, 0, 0, 1, 1), strict=True)]
-    want = outcome(lambda _: F.conv_transpose2d(X, w, *given), None)
+    want = outcome(F.conv_transpose2d, X, w, *given)
     for _ in range(2):  # before and after a call with the integers that are equal
-        assert want[0] is TypeError and outcome(lambda _: ct.conv_transpose2d(X, w, *given), None) == want
+        assert want[0] is TypeError and outcome(ct.conv_transpose2d, X, w, *given) == want
         for _ in range(3):
             close(ct.conv_transpose2d(X, w, **whole), F.conv_transpose2d(X, w, **whole))
 
@@ -392,8 +373,8 @@ def test_tensors_that_escaped_from_vmap(gradients):
     escaped = []
     torch.vmap(lambda w: (escaped.append(w), w)[1])(torch.stack([layer().weight.detach()] * 2))
     x = X.clone().requires_grad_(gradients)
-    want = outcome(lambda _: F.conv_transpose2d(x, escaped[0]), None)
-    assert want[0] is RuntimeError and outcome(lambda _: ct.conv_transpose2d(x, escaped[0]), None) == want
+    want = outcome(F.conv_transpose2d, x, escaped[0])
+    assert want[0] is RuntimeError and outcome(ct.conv_transpose2d, x, escaped[0]) == want
 
 
 def test_the_error_of_deleting_the_weight_of_a_restored_module():

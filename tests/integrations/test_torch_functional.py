@@ -8,20 +8,21 @@ import threading
 import pytest
 from torch_cases import (  # noqa: F401
     FUNCTIONS,
+    F,
     Filtering,
+    Functions,
     Squeezing1d,
     Weighted,
     close,
     each_dtype,
     each_rank,
+    nn,
     reset_torch,
     torch,
 )
 
 import convt.torch as ct
 from convt.torch import _compute, _weights
-
-F, nn = torch.nn.functional, torch.nn
 
 
 @pytest.fixture
@@ -81,14 +82,10 @@ def test_all_spellings_are_served(rank, dtype, served):
 
 
 @each_rank
-def test_errors_are_torchs(rank, served):
-    x, w, b = arrays(rank)
+def test_errors_of_missing_and_more_arguments_are_torchs(rank, served):
+    x, w, _ = arrays(rank)
     function = getattr(F, f"conv_transpose{rank}d")
-    wrong = [
-        lambda: function(x), lambda: function(x, w, other=1), lambda: function(x, w, stride="a"),
-        lambda: function(x, w, None, "a"), lambda: function(x, w, stride=0), lambda: function(x[:, :2], w), lambda: function(),
-        lambda: function(x, w, b[:2]), lambda: function(x, w.double()), lambda: function(x, w, x, x, x, x, x, x, x),
-    ]  # fmt: skip
+    wrong = [lambda: function(x), lambda: function(), lambda: function(x, w, x, x, x, x, x, x, x)]
     for call in wrong:
         with pytest.raises((RuntimeError, TypeError)) as theirs:
             call()
@@ -115,12 +112,6 @@ class Other(torch.Tensor):
     """A subclass with torch's own behaviour."""
 
 
-class Watching(torch.overrides.TorchFunctionMode):
-    def __torch_function__(self, function, types, arguments=(), keywords=None):
-        self.seen = [*getattr(self, "seen", ()), function]
-        return function(*arguments, **(keywords or {}))
-
-
 def test_what_is_left_to_torch(served):
     x, w, _ = arrays(2)
     with ct.functional():
@@ -129,9 +120,9 @@ def test_what_is_left_to_torch(served):
         assert torch.func.grad(lambda t: F.conv_transpose2d(t, w).sum())(x).shape == x.shape
         assert F.conv_transpose2d(x.to("meta"), w.to("meta")).is_meta
     served.clear()
-    with Watching() as mode, ct.functional():  # the outer mode sees torch's function
+    with Functions() as mode, ct.functional():  # the outer mode sees torch's function
         F.conv_transpose2d(x, w)
-    assert F.conv_transpose2d in mode.seen and not served
+    assert "conv_transpose2d" in mode.seen and not served
     with ct.functional(), torch.utils.flop_counter.FlopCounterMode(display=False) as counter:
         F.conv_transpose2d(x, w)
     assert counter.get_total_flops() and not served

@@ -7,13 +7,23 @@ import pickle
 
 import pytest
 from cases import child
-from torch_cases import FUNCTIONS, MODULES, OP, agree, close, each_rank, reset_torch, torch  # noqa: F401
+from torch_cases import (  # noqa: F401
+    FUNCTIONS,
+    MODULES,
+    OP,
+    F,
+    Named,
+    Own,
+    agree,
+    close,
+    each_rank,
+    reset_torch,
+    torch,
+)
 
 import convt
 import convt.torch as ct
 from convt.torch import _compute
-
-F = torch.nn.functional
 
 
 class Net(torch.nn.Module):
@@ -28,15 +38,6 @@ class Net(torch.nn.Module):
     def forward(self, x):
         y = self.old(torch.relu(self.normed(torch.relu(self.up(x)))))
         return y.mean() + self.line(y.flatten(2)).mean()
-
-
-class Own(torch.nn.ConvTranspose2d):
-    def forward(self, x):
-        return super().forward(x) + 1
-
-
-class Named(torch.nn.ConvTranspose2d):
-    """A subclass with torch's forward."""
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

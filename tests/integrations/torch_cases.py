@@ -1,4 +1,7 @@
-"""Helpers of the tests of convt.torch: torch's functions and modules with their counterparts, random calls, and comparisons."""
+"""Helpers of the tests of convt.torch: torch's functions and modules with their counterparts, models, random calls, and
+comparisons."""
+
+import copy
 
 import pytest
 
@@ -10,7 +13,7 @@ from fuzz.models.perform import agree  # noqa: E402, F401
 import convt.torch as ct  # noqa: E402
 from convt.torch import _weights  # noqa: E402
 
-F = torch.nn.functional
+F, nn = torch.nn.functional, torch.nn
 FUNCTIONS = {
     1: (ct.conv_transpose1d, F.conv_transpose1d), 2: (ct.conv_transpose2d, F.conv_transpose2d),
     3: (ct.conv_transpose3d, F.conv_transpose3d),
@@ -33,6 +36,53 @@ def close(got, wanted, dtype=None):
     assert (
         float((got.detach().double() - wanted.detach().double()).abs().max() if got.numel() else 0) <= TOLERANCE[dtype] * scale
     )
+
+
+def outcome(program, *arguments):
+    """Return a program's result, or the class and the message of its error."""
+    try:
+        return program(*arguments)
+    except Exception as error:
+        return type(error), str(error).split("\n")[0]
+
+
+X = torch.randn(2, 3, 3, 2, generator=torch.Generator().manual_seed(0))  # of `layer` and `chain`
+
+
+def layer(cls=nn.ConvTranspose2d):
+    torch.manual_seed(1)
+    return cls(3, 4, 3, 2, 1, 1)
+
+
+def chain():
+    return nn.Sequential(layer(), nn.BatchNorm2d(4), nn.Tanh()).eval()
+
+
+def accelerated(model):
+    return ct.accelerate(copy.deepcopy(model))[0]
+
+
+class Own(nn.ConvTranspose2d):
+    """A subclass with a forward of its own."""
+
+    def forward(self, x):
+        return super().forward(x) + 1
+
+
+class Named(nn.ConvTranspose2d):
+    """A subclass with torch's forward."""
+
+
+class Functions(torch.overrides.TorchFunctionMode):
+    """A mode that notes the names of torch's functions."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.seen.append(getattr(function, "__name__", str(function)))
+        return function(*args, **(kwargs or {}))
 
 
 def random_case(rng, rank):
