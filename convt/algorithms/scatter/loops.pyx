@@ -144,7 +144,7 @@ cdef struct Scatter:
     bint by_panels        # across: some panels of pixels at a time are packed for all depth chunks and multiplied
     bint prefetches_rows  # across: tiles prefetch the planes of the next input row
     bint few_in_place     # across: if columns are few, pixels are multiplied in place
-    int64_t slab          # see weights.pyx
+    int64_t slab, tap_depth  # see weights.pyx
     size_t chunk_size     # bytes of a packed depth chunk
     # bands
     bint bands
@@ -217,7 +217,8 @@ cdef class ScatterPlan(NativePlan):
         s.j0, s.j1 = schedule.js
         s.j_whole = (problem.begin[x] + problem.out_sizes[x]) // problem.strides[x]  # Python integers: C rounds to 0
         s.lanes, s.terms = s.stride * self.co, (s.taps_x + s.stride - 1) // s.stride
-        s.dense, s.slab, s.chunk_size = dense, recipe.slab, s.schedule.slot_bytes // max(1, schedule.chunks_of_tap)
+        s.dense, s.slab, s.tap_depth = dense, recipe.slab, recipe.tap_depth
+        s.chunk_size = s.schedule.slot_bytes // max(1, schedule.chunks_of_tap)
         s.across = s.slab > 0
         s.by_panels = s.across and not s.schedule.chunks_of_tap
         # Tiles with vectors of a cache line (AVX-512) have time for prefetches. Planes must not be a multiple of 4 KiB apart:
@@ -430,7 +431,7 @@ cdef void cut_depth(const Scatter *s, ScatterClass *c) noexcept nogil:
     # Pixels that are multiplied in place take a chunk for each tap. So do packed ones, because strides decide which these are, and
     # must not change results.
     cdef bint by_tap = s.schedule.chunks_of_tap or (s.across and c.pack.ncols <= CONVT_PIXEL_MR)
-    cdef int64_t ci_p = s.ci_p, whole = ci_p if by_tap else s.slab
+    cdef int64_t ci_p = s.ci_p, whole = ci_p if by_tap or 0 < s.slab < ci_p else s.slab
     cdef int64_t tap, ax, n, flat, step, first = 0, panel = 0, end = 0
     if not ci_p:
         c.nchunks = 1
@@ -453,7 +454,7 @@ cdef void add_chunks(const Scatter *s, ScatterClass *c, int64_t first, int64_t p
     """Add even chunks for contiguous depth, which starts at ``first`` in the class and at ``panel`` in the panel."""
     cdef const convt_kernels *k = s.k
     cdef int64_t n = 0, count = convt_quotient(depth + CONVT_KC - 1, CONVT_KC) * k.kstep
-    cdef int64_t slab = max(<int64_t>1, s.slab), slab_index
+    cdef int64_t slab = max(<int64_t>1, s.slab), slab_index, tap, at
     cdef int64_t step = convt_quotient(depth + count - 1, count) * k.kstep
     cdef ScatterChunk *ch
     while n < depth:
@@ -461,8 +462,10 @@ cdef void add_chunks(const Scatter *s, ScatterClass *c, int64_t first, int64_t p
         ch.depth, ch.panel = min(step, depth - n), panel + n
         ch.tap = convt_quotient(first + n, s.ci_p)
         ch.channel = first + n - ch.tap * s.ci_p
-        slab_index = convt_quotient(ch.panel, slab)
-        ch.at = (slab_index * c.pack.ncols * CONVT_LDA + ch.panel - slab_index * slab) * k.e_size
+        tap = convt_quotient(ch.panel, s.ci_p)
+        at = ch.panel + tap * (s.tap_depth - s.ci_p)
+        slab_index = convt_quotient(at, slab)
+        ch.at = (slab_index * c.pack.ncols * CONVT_LDA + at - slab_index * slab) * k.e_size
         ch.prefetches = convt_quotient(ch.depth, k.prefetch_interval)
         c.nchunks += 1
         n += step

@@ -106,10 +106,10 @@ def _layouts(problem, info):
 def slab_of(ci):
     """Return the depth of rows of weights for vectors over pixels, 0 if there is none.
 
-    It is as many whole taps as fit in a depth chunk, or an even part of a tap that does not fit.
+    It is as many whole taps as fit in a depth chunk, or a part of a tap that does not fit.
     """
     parts = -(-ci // _core.KC)
-    return 0 if ci == 0 or ci % parts else _core.KC // ci * ci if parts == 1 else ci // parts
+    return 0 if ci == 0 else _core.KC // ci * ci if parts == 1 else -(-ci // parts)
 
 
 def _schedule_layout(layout, problem, here, info, rows, threads):

@@ -2,8 +2,9 @@
 
 from libc.stdint cimport int64_t
 
-from convt.algorithms.packing cimport PanelRecipe
+from convt.algorithms.packing cimport PackClass, PanelRecipe
 
 
 cdef class ScatterRecipe(PanelRecipe):
-    cdef int64_t slab, bias_phases
+    cdef int64_t slab, tap_depth, bias_phases
+    cdef int64_t slabs(self, PackClass *c) noexcept nogil
