@@ -167,6 +167,24 @@ def test_planes_of_few_columns_are_read_as_they_are_multiplied():
         case.check(run(case, whole[..., :width], filter, bias, algorithm="scatter:vectors"), data, filter, bias)
 
 
+@each_isa
+@pytest.mark.parametrize("size", [(4, 64), (16, 16), (256, 128)], ids=str)
+def test_planes_that_share_sets_of_a_cache(size, isa):
+    """Check planes a multiple of 1 KiB apart, and 128 KiB apart, which are read in place or packed."""
+    with using_isa(isa):
+        for co, kernel, strides in itertools.product((1, 2, 3), (2, 4), (1, 2)):
+            case = Case(ci=7, co=co, in_sizes=size, kernel=kernel, strides=strides, data_format="NCX")
+            arrays = case.arrays()
+            case.check(run(case, *arrays, algorithm="scatter"), *arrays)
+
+
+@pytest.mark.parametrize("isa, family", [("avx2", "zen3"), ("avx512_bf16", "zen4")])
+def test_products_of_images_of_a_few_pixels_are_gathered(isa, family):
+    with pretend(isa, family=family):
+        problem = convt.ConvTranspose(np.zeros((7, 7, 122, 1), np.float32))._attributes.problem((1, 7, 4, 122))
+        assert scatter.STAGES.schedule(problem, machine.current(), "vectors", 2, True).form[0] == GATHERED
+
+
 @each_name
 @each_problem
 @pytest.mark.parametrize("memory", INPUT_MEMORY)

@@ -78,13 +78,17 @@ def _bands_cycles(schedule, unit, here, prices):
     positions = min(size, size / schedule.tasks + reach.shared_inputs(problem))  # along the first axis, the mean of all tasks
     pixels = math.ceil(positions * math.prod(problem.in_sizes[1:]))
     task = _gemm_counts(problem, columns, pixels, problem.ci, unit, here)
-    task["collect" if problem.planar else "across_transpose"] = problem.ci * -(-pixels // vl)
+    if not problem.planar:
+        task["across_transpose"] = problem.ci * -(-pixels // vl)
+    elif columns > PLANES_IN_PLACE:
+        task["collect"] = problem.ci * -(-pixels // vl)
     task["start"] = -(-pixels // unit.nr)
     cycles, images = schedule.tasks * prices.cycles(task), problem.groups * problem.batch
     for phases, count, taps in rows.kinds:
         counts = _order_counts(problem, phases, schedule.js[1] - schedule.js[0], vl)
         added = max(0, taps - count) * phases * last  # columns that are added to those of the first input row
         counts["move"] = counts.get("move", 0) + (added / max(count, 1)) * -(-problem.in_sizes[-1] // vl)
+        counts["piece"] = counts.get("piece", 0) + added / max(count, 1)
         counts["start"] = phases
         cycles = cycles + count * prices.cycles(counts)
     return images * cycles
@@ -142,6 +146,8 @@ def _across_counts(schedule, kind, rows, unit, here):
     gemm_rows = 1  # rows that one GEMM multiplies
     if schedule.joined:
         gemm_rows = max(1, -(-problem.batch * math.prod(problem.in_sizes[:-1]) // schedule.tasks))
+        if rows.taps > 1:  # only rows that the same taps reach; at each end of an axis, the rows differ in their taps
+            gemm_rows = min(gemm_rows, rows.rows / min(rows.rows, 2 * rows.taps - 1))
     vectors = -(-gemm_rows * pixels // vl) / gemm_rows
     chunks = taps if schedule.chunks_of_tap and packs < taps else 1
     gemm = _gemm_counts(problem, columns, gemm_rows * pixels, taps * ci / max(chunks, 1), unit, here)

@@ -56,7 +56,6 @@ cdef enum:
     MOST_AXES = 64    # the most axes, as in NumPy
     IN_PLACE_COLUMNS = 32  # the most columns by which planes are multiplied in place: see `multiply_in_place`
     SAME_SETS = 1024  # bytes; planes at a multiple of this distance fall into few sets of L1
-    BAND_PANELS = 4   # panels packed at a time with bands: too few for `widen` to prefetch, because the next are packed later
     AHEAD = 4         # the most output rows after which a task packs the input row that is prefetched
     PLANE_PANELS = 8  # panels of pixels that are packed at a time, plane by plane: few streams of loads, and stores stay in L1
 
@@ -144,6 +143,8 @@ cdef struct Scatter:
     bint by_panels        # across: some panels of pixels at a time are packed for all depth chunks and multiplied
     bint prefetches_rows  # across: tiles prefetch the planes of the next input row
     bint few_in_place     # across: if columns are few, pixels are multiplied in place
+    # Planes are at a distance of SAME_SETS, and a vector is less than a cache line: L1 evicts a line before all of it is read.
+    bint same_sets, part_lines
     int64_t slab, tap_depth  # see weights.pyx
     size_t chunk_size     # bytes of a packed depth chunk
     # bands
@@ -225,6 +226,8 @@ cdef class ScatterPlan(NativePlan):
         # their lines fall into few sets of L2, which evict prefetched lines before they are packed.
         s.prefetches_rows = (s.across and s.schedule.chunks_of_tap and s.schedule.prefetch and s.in_step == 1
                              and self.k.vl * self.k.t_size >= 64 and s.in_c * self.k.s_size % 4096 != 0)
+        s.same_sets = s.in_c * self.k.s_size % SAME_SETS == 0
+        s.part_lines = self.k.vl * self.k.s_size < 64
         s.few_in_place = s.by_panels and (
             s.in_step == 1 or (self.in_c == 1 and self.ci <= CONVT_KC and self.ci * self.k.t_size >= 16))
         s.axes = <ScatterAxis *>zeroed(self.keep, x, sizeof(ScatterAxis))
@@ -774,7 +777,7 @@ cdef void compute_products(Scatter *s, Product *w, const char *next, int64_t nex
         multiply_in_place(s, w, w.m)
         return
     if s.few_in_place and c.ntaps == 1 and c.pack.ncols <= IN_PLACE_COLUMNS and (
-            s.in_step == 1 and s.in_c * k.s_size & (SAME_SETS - 1)):
+            s.in_step == 1 and not (s.same_sets and s.part_lines)):
         multiply_in_place(s, w, k.nr)
         return
     while p < w.m:
@@ -955,9 +958,9 @@ cdef void pack_pixels(const Scatter *s, Product *w, const ScatterChunk *chunk, i
         filled = min(s.ci, last) - first
         at = tap_at(s, w.c, tap, w.j) + i_lo * s.in_step + first * s.in_c
         p = 0
-        while s.across and s.in_step == 1 and p + k.nr <= m:  # contiguous pixels of a plane, for some panels at a time
-            n = BAND_PANELS if s.bands else PLANE_PANELS
-            n = convt_quotient(m - p, k.nr * ((m - p + n * k.nr - 1) // (n * k.nr)))  # evenly
+        # Contiguous pixels of a plane, for some panels at a time
+        while s.across and s.in_step == 1 and (s.same_sets or s.part_lines) and p + 2 * k.nr <= m:
+            n = convt_quotient(m - p, k.nr * ((m - p + PLANE_PANELS * k.nr - 1) // (PLANE_PANELS * k.nr)))  # evenly
             for r in range(filled):
                 k.widen(dst + (p * chunk.depth + (depth + r) * k.nr) * k.e_size, k.nr * chunk.depth,
                         w.src + (at + r * s.in_c + p) * k.s_size, k.nr, 1, <int>n, k.nr, k.nr)
