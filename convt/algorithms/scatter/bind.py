@@ -11,7 +11,7 @@ import numpy as np
 from ..._base.problem import ITEMSIZE
 from ..._model import machine
 from .. import common, phases
-from .gathering import gathered_products
+from .gathering import gathered_products, is_contiguous, lanes_of
 from .loops import ScatterPlan
 from .schedule import BANDS, GATHERED
 from .weights import ScatterRecipe
@@ -67,11 +67,8 @@ def _gather_index(schedule):
     """Return the indices [vector of outputs][bias, terms][lane] of the bias and the products that each output gathers."""
     problem, vl = schedule.problem, machine.current().info(schedule.problem.dtype).vl
     columns, pixels = gathered_products(problem)
-    count, terms = columns.shape
-    index = np.zeros((-(-count // vl) * vl, 1 + terms), np.int32)
-    index[:count, 0] = np.arange(count) % problem.co
-    index[:count, 1:] = columns * schedule.ld + pixels
-    return np.ascontiguousarray(index.reshape(-1, vl, 1 + terms).transpose(0, 2, 1))
+    bias = np.arange(len(columns)) % problem.co
+    return lanes_of(np.column_stack((bias, columns * schedule.ld + pixels)), vl)
 
 
 def permits(schedule, in_strides, out_strides):
@@ -79,19 +76,10 @@ def permits(schedule, in_strides, out_strides):
     problem = schedule.problem
     return schedule.form[0] != GATHERED or (
         _dense(problem, in_strides)
-        and _is_contiguous((*problem.out_sizes, problem.co), out_strides[1:], ITEMSIZE[problem.dtype])
+        and is_contiguous((*problem.out_sizes, problem.co), out_strides[1:], ITEMSIZE[problem.dtype])
     )
 
 
 def _dense(problem, in_strides):
     """Check whether pixels have one constant stride across all rows and images."""
-    return in_strides[-2] != 0 and _is_contiguous((problem.batch, *problem.in_sizes), in_strides[:-1], in_strides[-2])
-
-
-def _is_contiguous(sizes, strides, step):
-    """Check whether an array has the strides of a contiguous one, whose last axis has the stride ``step``."""
-    for size, stride in zip(sizes[::-1], strides[::-1], strict=True):
-        if size > 1 and stride != step:
-            return False
-        step *= size
-    return True
+    return in_strides[-2] != 0 and is_contiguous((problem.batch, *problem.in_sizes), in_strides[:-1], in_strides[-2])

@@ -1,4 +1,4 @@
-"""The table for the layout GATHERED: the products that each output of an image sums. bind.py passes it to the plan."""
+"""The table of the products that each output of an image sums, for the layout GATHERED and for `unpacked`."""
 
 import math
 
@@ -31,3 +31,19 @@ def gathered_products(problem):
     valid = np.broadcast_to(valid[:, None], columns.shape)
     columns, pixels = np.where(valid, columns, dummy), np.where(valid, pixels[:, None], 0)
     return tuple(a.reshape(len(taps) * problem.co, taps.shape[1]) for a in (columns, pixels))
+
+
+def lanes_of(index, vl):
+    """Return indices [output][bias, terms] as `overlap_gather` reads them, [vector of outputs][bias, terms][lane]."""
+    padded = np.zeros((-(-len(index) // vl) * vl, index.shape[1]), np.int32)
+    padded[: len(index)] = index
+    return np.ascontiguousarray(padded.reshape(-1, vl, index.shape[1]).transpose(0, 2, 1))
+
+
+def is_contiguous(sizes, strides, step):
+    """Check whether an array has the strides of a contiguous one, whose last axis has the stride ``step``."""
+    for size, stride in zip(sizes[::-1], strides[::-1], strict=True):
+        if size > 1 and stride != step:
+            return False
+        step *= size
+    return True

@@ -40,10 +40,12 @@ from convt._run.kernels cimport (
     convt_tile,
 )
 from convt._run.memory cimport keep_table, structures
-from convt.algorithms.indexing cimport Cut, cut_at, cut_evenly, is_inside, take_index
+from convt.algorithms.indexing cimport Cut, cut_at, cut_evenly, fill, is_inside, take_index
 from convt.algorithms.packing cimport PackClass
 from convt.algorithms.row_plan cimport KeptRow, clear_kept_rows, place_of_row
 from convt.algorithms.scatter.weights cimport ScatterRecipe
+
+from convt.algorithms.direct.tables import depth_chunks
 
 cnp.import_array()
 
@@ -56,6 +58,7 @@ cdef enum:
     MOST_AXES = 64    # the most axes, as in NumPy
     IN_PLACE_COLUMNS = 32  # the most columns by which planes are multiplied in place: see `multiply_in_place`
     SAME_SETS = 1024  # bytes; planes at a multiple of this distance fall into few sets of L1
+    SAME_SETS_L2 = 1 << 17  # bytes; planes at a multiple of this distance fall into few sets of L2
     AHEAD = 4         # the most output rows after which a task packs the input row that is prefetched
     PLANE_PANELS = 8  # panels of pixels that are packed at a time, plane by plane: few streams of loads, and stores stay in L1
 
@@ -80,7 +83,7 @@ cdef struct ScatterAxis:
     int64_t stride, in_size, in_step, out_step  # steps are elements between adjacent positions
     int64_t nruns, ngroups
     ScatterRun *runs
-    int64_t taps, phases  # sums over all runs
+    int64_t phases        # sum over all runs
     int64_t nrows, inner_rows  # rows of this axis, and rows of all later axes
     ScatterAxisRow *rows  # NULL if rows are joined
 
@@ -143,8 +146,8 @@ cdef struct Scatter:
     bint by_panels        # across: some panels of pixels at a time are packed for all depth chunks and multiplied
     bint prefetches_rows  # across: tiles prefetch the planes of the next input row
     bint few_in_place     # across: if columns are few, pixels are multiplied in place
-    # Planes are at a distance of SAME_SETS, and a vector is less than a cache line: L1 evicts a line before all of it is read.
-    bint same_sets, part_lines
+    bint same_sets, part_lines  # across: planes fall into few sets of L1; a vector is less than a cache line
+    bint evicts           # across: planes that several tiles read in place would be evicted in between
     int64_t slab, tap_depth  # see weights.pyx
     size_t chunk_size     # bytes of a packed depth chunk
     # bands
@@ -228,6 +231,7 @@ cdef class ScatterPlan(NativePlan):
                              and self.k.vl * self.k.t_size >= 64 and s.in_c * self.k.s_size % 4096 != 0)
         s.same_sets = s.in_c * self.k.s_size % SAME_SETS == 0
         s.part_lines = self.k.vl * self.k.s_size < 64
+        s.evicts = s.same_sets and (s.part_lines or s.in_c * self.k.s_size % SAME_SETS_L2 == 0)
         s.few_in_place = s.by_panels and (
             s.in_step == 1 or (self.in_c == 1 and self.ci <= CONVT_KC and self.ci * self.k.t_size >= 16))
         s.axes = <ScatterAxis *>zeroed(self.keep, x, sizeof(ScatterAxis))
@@ -280,11 +284,7 @@ cdef class ScatterPlan(NativePlan):
         cdef Part part
         cdef int64_t n
         clear_kept_rows(<KeptRow *>(ws + s.region.kept), s.schedule.slots)
-        for n in range(s.k.nr):  # -0.0, the neutral element of addition, which keeps the sign of zero
-            if s.k.t_size == 8:
-                (<double *>ws)[n] = -0.0
-            else:
-                (<float *>ws)[n] = -0.0
+        fill(s.k, ws, s.k.nr, -0.0)  # the neutral element of addition, which keeps the sign of zero
         locate_task(s, task, &part)
         if s.bands:
             set_rows(s, c, &part)
@@ -331,7 +331,7 @@ cdef open_axis(ScatterAxis *axis, groups, runs, list keep):
         for p in range(r.phases):
             at[0], at[1], at[2] = firsts[p], valid[p][0], valid[p][1]
             at += 3
-        axis.nrows, axis.taps = axis.nrows + r.count, axis.taps + r.taps
+        axis.nrows += r.count
         r += 1
 
 
@@ -362,30 +362,27 @@ cdef list_axis_rows(ScatterAxis *axis, list keep):
 
 cdef open_classes(Scatter *s, PackClass *packs, list keep):
     """Fill in the classes, one for each choice of a run per axis; the last of these axes varies fastest."""
-    cdef int64_t x = s.naxes, ax, i, n, nphases = 1, ntaps = 1
-    cdef int64_t tap_chunks = max(<int64_t>1, (s.ci_p + CONVT_KC - 1) // CONVT_KC)
+    cdef int64_t x = s.naxes, ax, i, n, nphases = 1
     cdef ScatterClass *c
     s.nclasses = 1
     for ax in range(x):  # totals over all classes are products, too
-        s.nclasses, nphases, ntaps = s.nclasses * s.axes[ax].nruns, nphases * s.axes[ax].phases, ntaps * s.axes[ax].taps
+        s.nclasses, nphases = s.nclasses * s.axes[ax].nruns, nphases * s.axes[ax].phases
     s.classes = <ScatterClass *>zeroed(keep, s.nclasses, sizeof(ScatterClass))
     cdef ScatterRun **runs = <ScatterRun **>zeroed(keep, s.nclasses * x, sizeof(ScatterRun *))
     cdef int64_t *phases = <int64_t *>zeroed(keep, nphases * (1 + 2 * x), sizeof(int64_t))
-    cdef ScatterChunk *chunks = <ScatterChunk *>zeroed(keep, ntaps * tap_chunks, sizeof(ScatterChunk))
     for i in range(s.nclasses):
         c, n = s.classes + i, i
-        c.runs, c.phases, c.chunks, c.rows, c.ntaps, c.nphases = runs + i * x, phases, chunks, 1, 1, 1
+        c.runs, c.phases, c.rows, c.ntaps, c.nphases = runs + i * x, phases, 1, 1, 1
         for ax in range(x - 1, -1, -1):
             c.runs[ax] = s.axes[ax].runs + take_index(&n, s.axes[ax].nruns)
             c.rows, c.ntaps = c.rows * c.runs[ax].count, c.ntaps * c.runs[ax].taps
             c.nphases *= c.runs[ax].phases
-        phases, chunks = phases + c.nphases * (1 + 2 * x), chunks + c.ntaps * tap_chunks
-        open_class(s, c, packs)
+        phases += c.nphases * (1 + 2 * x)
+        open_class(s, c, packs, keep)
 
 
-cdef void open_class(Scatter *s, ScatterClass *c, PackClass *packs) noexcept nogil:
+cdef open_class(Scatter *s, ScatterClass *c, PackClass *packs, list keep):
     """Fill in the phases, panels and depth chunks of a class."""
-    cdef const convt_kernels *k = s.k
     cdef int64_t x = s.naxes, ax, n, p, pack = 0
     cdef int64_t *phase
     cdef int64_t *phase_window
@@ -401,7 +398,7 @@ cdef void open_class(Scatter *s, ScatterClass *c, PackClass *packs) noexcept nog
         return
     for ax in range(x):
         pack = pack * s.axes[ax].ngroups + c.runs[ax].group
-    open_gemm(s, c, packs + pack)
+    open_gemm(s, c, packs + pack, keep)
 
 
 cdef open_band(Scatter *s, PackClass *pack, list keep):
@@ -413,65 +410,34 @@ cdef open_band(Scatter *s, PackClass *pack, list keep):
     c.runs = <ScatterRun **>zeroed(keep, s.naxes, sizeof(ScatterRun *))
     for ax in range(s.naxes):
         c.runs[ax] = one
-    c.chunks = <ScatterChunk *>zeroed(keep, max(<int64_t>1, (s.ci_p + CONVT_KC - 1) // CONVT_KC), sizeof(ScatterChunk))
-    open_gemm(s, c, pack)
+    open_gemm(s, c, pack, keep)
 
 
-cdef void open_gemm(Scatter *s, ScatterClass *c, PackClass *pack) noexcept nogil:
+cdef open_gemm(Scatter *s, ScatterClass *c, PackClass *pack, list keep):
     """Fill in the panels and depth chunks of a class."""
     cdef const convt_kernels *k = s.k
-    cdef int64_t n
+    cdef int64_t n, slab = max(<int64_t>1, s.slab)
+    cdef ScatterChunk *ch
     c.pack, c.npanels = pack, pack.npanels
     c.ld = s.schedule.ld if s.across else c.npanels * k.nr + 16
     for n in range(1, convt_quotient(k.nr, k.vl) + 1 if s.across else 1):
         c.tiles[n] = convt_quotient(c.pack.ncols + k.mr[n] - 1, k.mr[n])
         c.by_tile[n] = cut_evenly(c.pack.ncols, c.tiles[n], 1)
-    cut_depth(s, c)
-
-
-cdef void cut_depth(const Scatter *s, ScatterClass *c) noexcept nogil:
-    """Divide the depth of a class into chunks of one tap, or of taps that are adjacent in the panel and in one slab."""
-    # Pixels that are multiplied in place take a chunk for each tap. So do packed ones, because strides decide which these are, and
-    # must not change results.
-    cdef bint by_tap = s.schedule.chunks_of_tap or (s.across and c.pack.ncols <= CONVT_PIXEL_MR)
-    cdef int64_t ci_p = s.ci_p, whole = ci_p if by_tap or 0 < s.slab < ci_p else s.slab
-    cdef int64_t tap, ax, n, flat, step, first = 0, panel = 0, end = 0
-    if not ci_p:
-        c.nchunks = 1
-        return
-    for tap in range(c.ntaps):
-        flat, n, step = 0, tap, 1
-        for ax in range(s.naxes - 1, -1, -1):
-            flat += (c.runs[ax].first_tap + take_index(&n, c.runs[ax].taps)) * step
-            step *= c.runs[ax].group_taps
-        if tap and (flat * ci_p != end or (whole and end == convt_quotient(end, whole) * whole)):
-            add_chunks(s, c, first, panel, end - panel)
-            first = tap * ci_p
-        if tap * ci_p == first:
-            panel = flat * ci_p
-        end = (flat + 1) * ci_p
-    add_chunks(s, c, first, panel, end - panel)
-
-
-cdef void add_chunks(const Scatter *s, ScatterClass *c, int64_t first, int64_t panel, int64_t depth) noexcept nogil:
-    """Add even chunks for contiguous depth, which starts at ``first`` in the class and at ``panel`` in the panel."""
-    cdef const convt_kernels *k = s.k
-    cdef int64_t n = 0, count = convt_quotient(depth + CONVT_KC - 1, CONVT_KC) * k.kstep
-    cdef int64_t slab = max(<int64_t>1, s.slab), slab_index, tap, at
-    cdef int64_t step = convt_quotient(depth + count - 1, count) * k.kstep
-    cdef ScatterChunk *ch
-    while n < depth:
-        ch = c.chunks + c.nchunks
-        ch.depth, ch.panel = min(step, depth - n), panel + n
-        ch.tap = convt_quotient(first + n, s.ci_p)
-        ch.channel = first + n - ch.tap * s.ci_p
-        tap = convt_quotient(ch.panel, s.ci_p)
-        at = ch.panel + tap * (s.tap_depth - s.ci_p)
-        slab_index = convt_quotient(at, slab)
-        ch.at = (slab_index * c.pack.ncols * CONVT_LDA + at - slab_index * slab) * k.e_size
-        ch.prefetches = convt_quotient(ch.depth, k.prefetch_interval)
-        c.nchunks += 1
-        n += step
+    # Chunks have one tap, or taps that are adjacent in the panel and in one slab. Pixels that are multiplied in place take a
+    # chunk for each tap. So do packed ones, because strides decide which these are, and must not change results.
+    cdef bint by_tap = s.schedule.chunks_of_tap or (s.across and (s.slab < s.ci_p or pack.ncols <= CONVT_PIXEL_MR))
+    ranges = [(c.runs[n].first_tap, c.runs[n].first_tap + c.runs[n].taps) for n in range(s.naxes)]
+    totals = [c.runs[n].group_taps for n in range(s.naxes)]
+    chunks = depth_chunks(ranges, totals, s.ci_p, k.kstep, s.ci_p if by_tap else s.slab)
+    c.nchunks = len(chunks)
+    c.chunks = ch = <ScatterChunk *>zeroed(keep, c.nchunks, sizeof(ScatterChunk))
+    for first, depth, panel in chunks.tolist():
+        ch.depth, ch.panel, ch.tap = depth, panel, first // max(<int64_t>1, s.ci_p)
+        ch.channel = first - ch.tap * s.ci_p
+        n = ch.panel + ch.panel // max(<int64_t>1, s.ci_p) * (s.tap_depth - s.ci_p)  # depth in the slabs
+        ch.at = (n // slab * pack.ncols * CONVT_LDA + n % slab) * k.e_size
+        ch.prefetches = ch.depth // k.prefetch_interval
+        ch += 1
 
 
 # ---------------------------------------------------------------- rows of a task
@@ -777,7 +743,7 @@ cdef void compute_products(Scatter *s, Product *w, const char *next, int64_t nex
         multiply_in_place(s, w, w.m)
         return
     if s.few_in_place and c.ntaps == 1 and c.pack.ncols <= IN_PLACE_COLUMNS and (
-            s.in_step == 1 and not (s.same_sets and s.part_lines)):
+            s.in_step == 1 and not s.evicts):
         multiply_in_place(s, w, k.nr)
         return
     while p < w.m:

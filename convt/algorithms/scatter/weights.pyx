@@ -17,8 +17,8 @@ cdef class ScatterRecipe(PanelRecipe):
     """The recipe of a form of scatter.
 
     The bias of each channel group is repeated ``bias_phases`` times for the overlap-add. If ``slab`` is not 0, columns are
-    packed as rows of the GEMM's A with a depth of ``slab``, one slab after the other. A slab has whole taps, or a tap takes whole
-    slabs, so that ``tap_depth`` (the depth between taps) may exceed the in-channels.
+    packed as rows of the GEMM's A with a depth of ``slab``, one slab after the other. A slab has whole taps, or a tap takes
+    whole slabs, so that ``tap_depth`` (the depth between taps) may exceed the in-channels.
     """
 
     def __init__(self, str dtype, filter, bias, classes, int64_t bias_phases, int64_t slab, str unit="vectors"):

@@ -7,14 +7,15 @@ from typing import NamedTuple
 import numpy as np
 
 from ..._base.problem import ITEMSIZE
-from ..scatter.gathering import gathered_products
+from ..._model import machine
+from ..scatter.gathering import gathered_products, is_contiguous, lanes_of
 from .loops import UnpackedPlan, UnpackedRecipe
 
 
 class UnpackedTables(NamedTuple):
     """The tables of the loops."""
 
-    products: np.ndarray  # [output of an image][term] index of a product of an out-channel
+    index: np.ndarray  # [vector of outputs of an image][1 + term][lane] index of the bias (0), then of each product
     runs: list  # (offset of the first pixel in elements, number of pixels) of pixels at a constant stride
     out_rows: list  # [output row of all images] offset in elements
     dense: bool  # the outputs of a channel of an image are contiguous
@@ -32,11 +33,12 @@ def bind(schedule, in_strides, out_strides, recipe):
     taps, pixels = gathered_products(problem._replace(co=1, groups=1))
     missing = math.prod(problem.kernel)
     ins, outs = ([stride // item for stride in strides[:-1]] for strides in (in_strides, out_strides))
+    products = np.where(taps < missing, pixels * schedule.ld + taps, math.prod(problem.in_sizes) * schedule.ld)
     tables = UnpackedTables(
-        products=np.where(taps < missing, pixels * schedule.ld + taps, math.prod(problem.in_sizes) * schedule.ld),
+        index=lanes_of(np.pad(products, ((0, 0), (1, 0))), machine.current().info(problem.dtype).vl),
         runs=_runs((problem.batch, *problem.in_sizes), ins),
         out_rows=_offsets((problem.batch, *problem.out_sizes[:-1]), outs[:-1]),
-        dense=out_strides[-1] != item and _dense(problem.out_sizes, outs[1:]),
+        dense=out_strides[-1] != item and is_contiguous(problem.out_sizes, outs[1:], 1),
     )
     return UnpackedPlan(schedule, recipe, in_strides, out_strides, tables)
 
@@ -55,13 +57,3 @@ def _runs(sizes, strides):
         else:
             found.append([at, 1])
     return found
-
-
-def _dense(sizes, strides):
-    """Check whether pixels are contiguous and in order; strides are in elements."""
-    step = 1
-    for size, stride in zip(sizes[::-1], strides[::-1], strict=True):
-        if size > 1 and stride != step:
-            return False
-        step *= size
-    return True

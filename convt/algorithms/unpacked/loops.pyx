@@ -84,7 +84,7 @@ cdef class UnpackedPlan(NativePlan):
     cdef UnpackedRecipe recipe
     cdef list keep
     cdef object index_array   # owner of `index`
-    cdef int32_t *index       # [vector of outputs of an image][1 + term][lane] index of the bias (0), then of each product
+    cdef int32_t *index       # `UnpackedTables.index`
     cdef int64_t *runs        # [run] (offset of the first pixel in elements, pixels) of a run at a constant stride
     cdef int64_t nruns
     cdef int64_t *out_rows    # [output row of all images] offset in elements
@@ -108,10 +108,7 @@ cdef class UnpackedPlan(NativePlan):
         self.runs, self.nruns = keep_table(self.keep, tables.runs), len(tables.runs)
         self.out_rows = keep_table(self.keep, tables.out_rows)
         self.image_rows = len(tables.out_rows) // max(<int64_t>1, self.batch)
-        self.outputs, self.terms, vl = tables.products.shape[0], <int>tables.products.shape[1], self.k.vl
-        index = np.zeros((-(-self.outputs // vl) * vl, 1 + self.terms), np.int32)
-        index[:self.outputs, 1:] = tables.products
-        self.index_array = np.ascontiguousarray(index.reshape(-1, vl, 1 + self.terms).transpose(0, 2, 1))
+        self.outputs, self.terms, self.index_array = int(np.prod(problem.out_sizes)), tables.index.shape[1] - 1, tables.index
         self.index = <int32_t *>cnp.PyArray_DATA(self.index_array)
         self.at, self.workspace = schedule.workspace, schedule.workspace.bytes
         self.tasks, self.equal_tasks = self.groups * self.blocks, True

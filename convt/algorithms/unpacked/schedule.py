@@ -11,6 +11,7 @@ from ..._base.problem import Problem
 from ..._run import execution
 from ..._run.workspace import Workspace, book
 from .. import common
+from ..scatter.reach import most_terms
 from .loops import FEW_PIXELS
 
 LIMIT = "at most 256 input pixels of all images together, and a kernel of few taps"
@@ -52,11 +53,6 @@ def takes(problem, unit):
     outputs = math.prod(problem.out_sizes)
     channel_bytes = (pixels + problem.batch) * taps * unit.t_size  # bytes of an out-channel
     return channel_bytes <= _PRODUCTS and 0 < outputs * (1 + most_terms(problem)) <= _ENTRIES
-
-
-def most_terms(problem):
-    """Return an upper bound of the products that an output sums."""
-    return math.prod([common.most_taps_of_output(problem, ax) for ax in range(problem.rank)])
 
 
 def schedule(problem, here, unit, threads, finite):
