@@ -30,6 +30,17 @@ cdef struct PackClass:
     int64_t job_channels, panel_jobs  # in-channels of a job, and jobs of a panel
 
 
+cdef struct CopyJob:
+    # The fields of a `Copy`. `map` is NULL if columns have a constant stride.
+    int64_t src, dst, ld, rs, cs, rows, cols, padded
+    int64_t count[3]
+    int64_t src_step[3]
+    int64_t dst_step[3]
+    int64_t *map
+    bint ones           # the copy sets bits and reads nothing
+    int64_t first_job   # number of the first job of a recipe that it is; each index of the first loop is one
+
+
 cdef int64_t NO_TAP
 cdef int64_t offset_of(int64_t tap) noexcept nogil
 
@@ -43,10 +54,14 @@ cdef class PackRecipe:
     cdef size_t stage_bytes
     cdef int64_t jobs
     cdef object shape, tap_strides
+    cdef list keep           # references to the tables that the structures point into
+    cdef CopyJob *bias_jobs  # copies of the bias
+    cdef int64_t nbias_jobs
 
     cdef open_recipe(self, str dtype, filter, bias, str unit)
     cpdef PackedFilter pack(self, filter, bias, int threads, bint persistent=*, bint on_the_fly=*)
-    cdef PackedFilter allocate(self, size_t weight_bytes, bint persistent)
+    cdef set_bias(self, copies)
+    cdef PackedFilter allocate(self, size_t weight_bytes, bias, bint persistent)
     cdef bint pack_weights(self, filter, PackedFilter packed, int threads) except -1
     cdef bint run_job(self, int64_t job, char *src, char *dst, char *stage) noexcept nogil
 
@@ -56,11 +71,9 @@ cdef class PanelRecipe(PackRecipe):
     cdef PackClass *classes
     cdef Py_ssize_t nclasses
     cdef object structures
-    cdef list keep
     cdef int64_t stage_channels
 
     cdef size_class(self, PackClass *c, Py_ssize_t index)
-    cdef void pack_bias(self, char *src, char *dst) noexcept nogil
     cdef bint pack_job(self, PackClass *c, int64_t job, char *src, char *dst, char *stage) noexcept nogil
     cdef bint is_source_finite(self, filter, int threads)
     cdef bint pack_tap(self, PackClass *c, int64_t n, int64_t t, int64_t low, int64_t last, char *src, char *dst) noexcept nogil

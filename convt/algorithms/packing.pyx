@@ -2,8 +2,8 @@
 """Recipes: objects that pack filters into the panels that GEMM tiles read.
 
 A recipe packs filters of one shape, one memory layout and one form, for a unit of the instruction set in use. It makes no copy
-of the filter besides the packed one. `PanelRecipe` serves `direct`. The recipes of winograd (points instead of taps), scatter
-(rows instead of panels) and depthwise (lanes) extend the classes of this module.
+of the filter besides the packed one. `PanelRecipe` serves `direct`; the recipes of winograd (points instead of taps) and scatter
+(rows instead of panels) extend it. `TableRecipe` runs a table of copies, for depthwise and rows.
 """
 
 from libc.stdint cimport int64_t, uint64_t
@@ -12,10 +12,11 @@ from libc.string cimport memset
 cimport numpy as cnp
 
 from collections import Counter
+from typing import NamedTuple
 
 import numpy as np
 
-from convt._core cimport PackedFilter, isa_in_use, kernels_of, run_jobs
+from convt._core cimport PackedFilter, all_finite, kernels_of, run_jobs
 from convt._run.kernels cimport CONVT_CHECKS, CONVT_FITS_WEIGHTS, convt_kernels, convt_quotient
 from convt._run.memory cimport Buffer, keep_table, one_shot_weights, round64, structures, take_buffer, workspaces
 
@@ -44,6 +45,62 @@ cdef uint64_t do_job(void *given, int64_t job, size_t thread) noexcept nogil:
         (<PackRecipe>p.recipe).jobs - 1 - job, p.src, p.dst, p.stage + thread * (<PackRecipe>p.recipe).stage_bytes)
 
 
+class Copy(NamedTuple):
+    """Calls of a kernel that copy a part of the filter, or of the bias, to a packed layout: one call for each index of the loops.
+
+    Offsets and steps are in bytes, strides in elements. A call converts ``rows`` x ``cols`` elements to the type of
+    accumulators.
+    """
+
+    src: int | None  # offset in the filter; None: the bits of ``cols`` elements are set
+    dst: int  # offset in the packed weights
+    cols: int
+    columns: object = 0  # the stride of columns in the filter, or an array of their offsets
+    rows: int = 1
+    rs: int = 0  # stride of rows in the filter
+    ld: int = 0  # stride of rows in the packed weights
+    padded: int = 0  # columns up to this number are set to zero with a stride; with an array, they may be overwritten
+    loops: tuple = ()  # up to three of (count, step in the filter, step in the packed weights)
+
+
+cdef CopyJob *copy_jobs(list keep, copies):
+    """Return `Copy`s as structures, which the list ``keep`` keeps alive."""
+    cdef CopyJob *jobs = <CopyJob *>cnp.PyArray_DATA(structures(keep, len(copies), sizeof(CopyJob)))
+    cdef CopyJob *job = jobs
+    cdef int64_t n, first_job = 0
+    for src, dst, cols, columns, rows, rs, ld, padded, loops in copies:
+        job.ones, job.src, job.dst, job.cols, job.rows, job.rs, job.ld = src is None, src or 0, dst, cols, rows, rs, ld
+        job.padded, job.first_job = max(cols, padded), first_job
+        if isinstance(columns, np.ndarray):
+            job.map = keep_table(keep, columns)
+        else:
+            job.cs = columns
+        for n, (count, src_step, dst_step) in enumerate((*loops, *[(1, 0, 0)] * (3 - len(loops)))):
+            job.count[n], job.src_step[n], job.dst_step[n] = count, src_step, dst_step
+        first_job += job.count[0]
+        job += 1
+    return jobs
+
+
+cdef void copy(const convt_kernels *k, const CopyJob *job, int64_t first, char *src, char *dst) noexcept nogil:
+    """Run a `Copy` at an index of its first loop. ``src`` and ``dst`` are the beginnings of the filter and the weights."""
+    cdef int64_t second, third
+    cdef char *from_
+    cdef char *to
+    for second in range(job.count[1]):
+        from_ = src + job.src + first * job.src_step[0] + second * job.src_step[1]
+        to = dst + job.dst + first * job.dst_step[0] + second * job.dst_step[1]
+        for third in range(job.count[2]):
+            if job.ones:
+                memset(to, 0xff, job.cols * k.t_size)
+            elif job.map != NULL:
+                k.gather(to, job.ld, from_, job.rs, job.map, <int>job.rows, <int>job.cols, <int>job.padded)
+            else:
+                k.widen(to, job.ld, from_, job.rs, job.cs, <int>job.rows, <int>job.cols, <int>job.padded)
+            from_ += job.src_step[2]
+            to += job.dst_step[2]
+
+
 cdef class PackRecipe:
     """The base of all recipes: sizes and strides of the filter, bytes of the packed weights and bias.
 
@@ -62,7 +119,11 @@ cdef class PackRecipe:
         self.out_channel_stride = self.so
         self.bias_stride = bias.strides[0] // k.s_size if bias is not None else 0
         self.shape, self.tap_strides = filter.shape[3:], np.asarray(filter.strides[3:], np.int64)
-        self.ntaps = int(np.prod(self.shape))
+        self.ntaps, self.keep = int(np.prod(self.shape)), []
+
+    cdef set_bias(self, copies):
+        """Set the `Copy`s that pack a bias."""
+        self.bias_jobs, self.nbias_jobs = copy_jobs(self.keep, copies), len(copies)
 
     cpdef PackedFilter pack(self, filter, bias, int threads, bint persistent=True, bint on_the_fly=False):
         """Return a filter of the recipe's shape and strides as packed weights.
@@ -73,14 +134,18 @@ cdef class PackRecipe:
         """
         raise NotImplementedError
 
-    cdef PackedFilter allocate(self, size_t weight_bytes, bint persistent):
-        """Return a PackedFilter with memory for ``weight_bytes`` of weights and for the bias. The bias is set to zero."""
+    cdef PackedFilter allocate(self, size_t weight_bytes, bias, bint persistent):
+        """Return a PackedFilter with memory for ``weight_bytes`` of weights, and with the packed bias, zeros if it is None."""
         cdef PackedFilter packed = PackedFilter()
         packed.nbytes = round64(self.weight_bytes) + round64(self.bias_bytes)
         packed.memory = take_buffer(
             round64(weight_bytes) + round64(self.bias_bytes), NULL if persistent else one_shot_weights())
         packed.weights, packed.bias = packed.memory.data, packed.memory.data + round64(weight_bytes)
         memset(packed.bias, 0, self.bias_bytes)
+        cdef int64_t n, first
+        for n in range(self.nbias_jobs if bias is not None else 0):
+            for first in range(self.bias_jobs[n].count[0]):
+                copy(self.k, self.bias_jobs + n, first, <char *>cnp.PyArray_DATA(bias), packed.bias)
         return packed
 
     cdef bint pack_weights(self, filter, PackedFilter packed, int threads) except -1:
@@ -103,6 +168,47 @@ cdef class PackRecipe:
         return False
 
 
+cdef class TableRecipe(PackRecipe):
+    """A recipe that is a table of `Copy`s, ``copies`` of weights and ``biases`` of the bias.
+
+    ``layout`` tells plans where the weights are. If ``has_gaps``, weights that no copy writes must be zero. If ``in_place``,
+    filters have the packed layout already, and one-shot calls read them without a copy.
+    """
+
+    cdef readonly object layout
+    cdef bint has_gaps, in_place
+    cdef CopyJob *copies
+
+    def __init__(self, str dtype, filter, bias, layout, copies, biases, weight_bytes, bias_bytes, bint has_gaps=False,
+                 bint in_place=False):
+        self.open_recipe(dtype, filter, bias, "vectors")
+        self.layout, self.has_gaps, self.in_place = layout, has_gaps, in_place
+        self.weight_bytes, self.bias_bytes = weight_bytes, bias_bytes
+        self.copies, self.jobs = copy_jobs(self.keep, copies), sum([each.loops[0][0] if each.loops else 1 for each in copies])
+        self.set_bias(biases)
+
+    cpdef PackedFilter pack(self, filter, bias, int threads, bint persistent=True, bint on_the_fly=False):
+        cdef bint in_place = self.in_place and not persistent
+        cdef PackedFilter packed = self.allocate(0 if in_place else self.weight_bytes, bias, persistent)
+        if in_place:
+            packed.weights = <char *>cnp.PyArray_DATA(filter)
+        else:
+            if self.has_gaps:
+                memset(packed.weights, 0, self.weight_bytes)
+            self.pack_weights(filter, packed, threads)
+        # Plans check `finite`, because some multiply zeros outside the input by every weight.
+        packed.finite = all_finite(self.k, filter, threads)
+        return packed
+
+    cdef bint run_job(self, int64_t job, char *src, char *dst, char *stage) noexcept nogil:
+        """Run a copy at an index of its first loop; they are numbered across all copies."""
+        cdef CopyJob *each = self.copies
+        while job >= each.first_job + each.count[0]:
+            each += 1
+        copy(self.k, each, job - each.first_job, src, dst)
+        return False
+
+
 cdef class PanelRecipe(PackRecipe):
     """The recipe of panels for a GEMM.
 
@@ -117,7 +223,7 @@ cdef class PanelRecipe(PackRecipe):
         # The check for NaN and infinity reads packed weights, which have the type of the accumulators or are bfloat16.
         self.packed_finite = k.finite if k.e_size == k.s_size else kernels_of("bfloat16" if k.e_size == 2 else "float32").finite
         self.stage_channels = max(<int64_t>STAGED_CHANNELS, <int64_t>k.kstep)
-        self.nclasses, self.keep = len(classes), []
+        self.nclasses, biases = len(classes), []
         self.structures = structures(self.keep, self.nclasses, sizeof(PackClass))
         self.classes = <PackClass *>cnp.PyArray_DATA(self.structures)
         offsets = []
@@ -131,6 +237,13 @@ cdef class PanelRecipe(PackRecipe):
             self.weight_bytes += round64(self.groups * c.group_weights)
             self.bias_bytes += self.groups * c.group_bias
             self.jobs += c.njobs
+            # One value per column, and so all channels once for each phase; a single channel has one value for all columns.
+            phases, cols = (c.nphases, self.co) if self.co > 1 else (<int64_t>1, c.ncols)
+            biases.append(Copy(
+                0, c.bias, cols, self.bias_stride if self.co > 1 else 0,
+                loops=((self.groups, self.co * self.bias_stride * k.s_size, c.group_bias), (phases, 0, cols * k.t_size)),
+            ))
+        self.set_bias(biases)
         if CONVT_CHECKS:
             assert_no_tap_twice(offsets, self.shape, self.tap_strides)
 
@@ -144,10 +257,8 @@ cdef class PanelRecipe(PackRecipe):
         c.njobs = self.groups * c.npanels * c.panel_jobs
 
     cpdef PackedFilter pack(self, filter, bias, int threads, bint persistent=True, bint on_the_fly=False):
-        cdef PackedFilter packed = self.allocate(0 if on_the_fly else self.weight_bytes, persistent)
+        cdef PackedFilter packed = self.allocate(0 if on_the_fly else self.weight_bytes, bias, persistent)
         cdef bint wrong = False
-        if bias is not None:
-            self.pack_bias(<char *>cnp.PyArray_DATA(bias), packed.bias)
         if on_the_fly:
             packed.source = <char *>cnp.PyArray_DATA(filter)
         else:
@@ -183,22 +294,6 @@ cdef class PanelRecipe(PackRecipe):
         for t in range(c.ntaps):
             wrong |= self.pack_tap(c, n, t, low, last, src, dst + (t * self.ci_p + low) * width * k.e_size)
         return wrong
-
-    cdef void pack_bias(self, char *src, char *dst) noexcept nogil:
-        """Pack the bias of all panels, one panel after the other: one value per column."""
-        cdef const convt_kernels *k = self.k
-        cdef Py_ssize_t i
-        cdef int64_t group, column, count, step = self.bias_stride if self.co > 1 else 0
-        cdef PackClass *c
-        for i in range(self.nclasses):
-            c = self.classes + i
-            for group in range(self.groups):
-                column = 0
-                while column < c.ncols:
-                    count = min(c.ncols - column, self.co) if self.co > 1 else c.ncols
-                    k.widen(dst + c.bias + group * c.group_bias + column * k.t_size, 0,
-                            src + group * self.co * self.bias_stride * k.s_size, 0, step, 1, <int>count, <int>count)
-                    column += count
 
     cdef const char *source_at(self, PackClass *c, int64_t n, int64_t point, int64_t first, char *src) noexcept nogil:
         """Return the address of depth ``first`` of the n-th panel in the filter ``src`` of a channel group, for prefetching.
@@ -302,6 +397,15 @@ def tap_bytes(taps, shape, strides):
         taps, at = np.divmod(taps, size)
         offsets += at * stride
     return offsets
+
+
+def outer_taps(shape, strides):
+    """Return the byte offsets of the taps of all axes before the last two, and (number, step in bytes) of those of the
+    second-last axis."""
+    outer, found = max(0, len(shape) - 2), [0]
+    for size, stride in zip(shape[:outer], strides[:outer], strict=True):
+        found = [at + n * stride for at in found for n in range(size)]
+    return found, (shape[outer], strides[outer]) if len(shape) > 1 else (1, 0)
 
 
 def assert_no_tap_twice(offsets, shape, strides):

@@ -18,7 +18,7 @@ cimport numpy as cnp
 
 import numpy as np
 
-from convt._core cimport Call
+from convt._core cimport Call, kernels_of
 from convt._run.kernels cimport (
     CONVT_DW_TERMS,
     convt_act,
@@ -30,7 +30,6 @@ from convt._run.kernels cimport (
     convt_quotient,
 )
 from convt._run.memory cimport Table, copy_non_temporal, keep_table, structures
-from convt.algorithms.depthwise.weights cimport LaneRecipe
 from convt.algorithms.indexing cimport ceil_quotient, take_index
 from convt.algorithms.row_plan cimport KeptRow, RowPlan, clear_kept_rows, place_of_row
 
@@ -132,15 +131,15 @@ cdef struct DepthwiseRow:
 cdef class DepthwisePlan(RowPlan):
     """The plan of a `Schedule` of depthwise/schedule.py."""
 
-    cdef LaneRecipe recipe
     cdef list keep
     cdef Depthwise loops
 
-    def __init__(self, schedule, LaneRecipe recipe, in_strides, out_strides):
+    def __init__(self, schedule, lanes, in_strides, out_strides):
+        """``lanes`` is the layout of the packed weights, a `Lanes` of layout.py."""
         problem = schedule.problem
-        self.open_plan(problem, recipe.k, in_strides, out_strides, schedule.execution)
+        self.open_plan(problem, kernels_of(problem.dtype), in_strides, out_strides, schedule.execution)
         self.open_rows(problem)
-        self.recipe, self.equal_tasks, self.keep, self.row_taps = recipe, True, [], schedule.task.row_taps
+        self.equal_tasks, self.keep, self.row_taps = True, [], schedule.task.row_taps
         cdef Depthwise *s = &self.loops
         cdef int64_t x = self.nd - 1
         s.task, s.reads, s.stores = schedule.task._asdict(), schedule.reads._asdict(), schedule.stores._asdict()
@@ -154,19 +153,17 @@ cdef class DepthwisePlan(RowPlan):
             self.stride.p[x], self.in_size.p[x], problem.begin[x], problem.out_sizes[x])
         s.cells, s.width = schedule.form[0] > 0, max(1, schedule.form[0])
         s.lane_step = 1 if s.cells else self.out_c
-        s.last_row_lanes = (recipe.kernel_x - (recipe.terms - 1) * recipe.stride_x) * s.channels
+        s.last_row_lanes = (lanes.kernel - (lanes.terms - 1) * lanes.stride) * s.channels
         # The pixels of a cell are stored one by one if they are not contiguous in the output.
         s.separate_pixels = s.cells and not (s.out_step == s.channels and (s.channels == 1 or self.out_c == 1))
-        s.weights_ld, s.groups_per_vector, s.mask = (
-            recipe.padded_lanes() * self.k.t_size, recipe.groups_per_vector, recipe.mask)
-        s.tap_bytes = recipe.tap_elements() * self.k.t_size if s.groups_per_vector else self.ci * s.weights_ld
-        s.row_tap_bytes = recipe.terms * s.tap_bytes
+        s.weights_ld, s.groups_per_vector, s.mask = lanes.row_bytes, lanes.groups_per_vector, lanes.mask
+        s.tap_bytes, s.row_tap_bytes = lanes.tap_bytes, lanes.terms * lanes.tap_bytes
         self.set_reads(schedule.reads.way)
         s.out_pixel = s.task.lane_block if s.reads.is_16_bit and s.stores.staged_outputs else s.out_step
         s.outs_ld = padded(s.width * s.task.lane_block, self.k.vl)
-        make_runs(s, problem, recipe, self.keep)
+        make_runs(s, problem, lanes, self.keep)
         if s.groups_per_vector:
-            fill_group_layout(s, recipe, self.keep)
+            fill_group_layout(s, lanes, math.prod(problem.kernel), self.keep)
         self.tasks = ceil_quotient(self.out_rows, s.task.rows) * s.task.blocks * ceil_quotient(s.task.lanes, s.task.lane_block)
         self.workspace = schedule.workspace.bytes
 
@@ -234,9 +231,9 @@ cdef fill_lane_tables(Depthwise *s, list keep):
         s.permutation[lane] = <int32_t>(s.maps[min(lane, s.task.lanes - 1)] - s.maps[lane - lane % vl])
 
 
-cdef fill_group_layout(Depthwise *s, LaneRecipe recipe, list keep):
+cdef fill_group_layout(Depthwise *s, lanes, int64_t taps, list keep):
     """Fill `group_layout`: the groups that each vector reads, and the lanes that it writes."""
-    cdef int64_t vectors = recipe.vector_count(), vl = s.k.vl, groups = s.groups_per_vector, v, r, bundle
+    cdef int64_t vectors = lanes.vectors, vl = s.k.vl, groups = s.groups_per_vector, v, r, bundle
     cdef convt_dw_groups *g = &s.group_layout
     s.bundle_lanes, s.bundle_vectors = groups * s.co, (groups * s.co + vl - 1) // vl
     cdef int64_t *at = <int64_t *>zeroed(keep, vectors * (groups + 2), sizeof(int64_t))
@@ -247,8 +244,8 @@ cdef fill_group_layout(Depthwise *s, LaneRecipe recipe, list keep):
             at[v * groups + r] = min(bundle * groups + r, s.groups - 1) * s.ci
         at[vectors * groups + v] = bundle * s.bundle_lanes + v % s.bundle_vectors * vl
         at[vectors * (groups + 1) + v] = min(min((bundle + 1) * s.bundle_lanes, s.task.lanes) - g.first[v], vl)
-    g.ci, g.groups_per_vector, g.dots = s.ci, groups, recipe.dots
-    g.w_ld = recipe.ntaps * recipe.tap_elements()
+    g.ci, g.groups_per_vector, g.dots = s.ci, groups, lanes.dots
+    g.w_ld = taps * s.tap_bytes // s.k.t_size
 
 
 # ---------------------------------------------------------------- runs
@@ -285,7 +282,7 @@ cdef struct Pieces:
     int64_t ncuts
 
 
-cdef make_runs(Depthwise *s, problem, LaneRecipe recipe, list keep):
+cdef make_runs(Depthwise *s, problem, lanes, list keep):
     """Divide the outputs of a row into runs: outputs of a phase or a cell that the same taps reach, at every ``step``-th j.
 
     Runs of the same j are computed together. With `joins_ends`, outputs at the ends of the longest run that lack some of its
@@ -294,7 +291,7 @@ cdef make_runs(Depthwise *s, problem, LaneRecipe recipe, list keep):
     cdef Pieces p
     cdef int64_t i, start, stop, most = 0, terms = 0, together
     cdef bint aligned = s.reads.joins_ends
-    table, p.tap_step, p.read_step = _phase_table(problem, recipe.terms if s.cells else 0)
+    table, p.tap_step, p.read_step = _phase_table(problem, lanes.terms if s.cells else 0)
     p.phases, p.nphases, p.step, p.npieces = <ShownPhase *>keep_table(keep, table), len(table), s.reads.step, 0
     for i in range(p.nphases):
         most, terms = max(most, p.phases[i].terms), terms + p.phases[i].terms
@@ -321,7 +318,7 @@ cdef make_runs(Depthwise *s, problem, LaneRecipe recipe, list keep):
             cut_phases(s, &p, i, i + together)
         if s.reads.joins_ends and together == p.nphases and 0 < most <= CONVT_DW_TERMS:
             join_ends(&p)
-    fill_runs(s, recipe, &p, keep)
+    fill_runs(s, lanes, &p, keep)
 
 
 def _phase_table(problem, int64_t cell_terms):
@@ -463,7 +460,7 @@ cdef void join_ends(Pieces *p) noexcept nogil:
                 main.after = <int>r
 
 
-cdef fill_runs(Depthwise *s, LaneRecipe recipe, const Pieces *p, list keep):
+cdef fill_runs(Depthwise *s, lanes, const Pieces *p, list keep):
     """Fill the structures that kernels read (`runs`, `phases` and their terms) from all pieces."""
     cdef int64_t n, m, at, out = 0, first_in = 0, terms = 0, tap = s.tap_bytes // s.k.t_size
     cdef convt_dw_term *term
@@ -476,7 +473,7 @@ cdef fill_runs(Depthwise *s, LaneRecipe recipe, const Pieces *p, list keep):
     # All runs of a phase share its terms, unless offsets in elements may overflow.
     cdef bint shared = (not (s.cells or s.groups_per_vector or s.reads.skips_outside) and s.reads.max_off < 2**31
                         and -2**31 < s.pixel < 2**31)
-    cdef bint together, known = False, cut = s.cells and recipe.kernel_x % s.stride
+    cdef bint together, known = False, cut = s.cells and lanes.kernel % s.stride
     for n in range(p.nphases if shared else p.npieces):
         terms += p.phases[n].terms if shared else p.pieces[n].t1 - p.pieces[n].t0
     s.runs = <DepthwiseRun *>zeroed(keep, p.npieces, sizeof(DepthwiseRun))

@@ -13,6 +13,7 @@ from ..._run import execution
 from ..._run.workspace import Workspace, book
 from .. import common, phases
 from .kinds import LEAST_FILL, REGISTER_TERMS, kind_of
+from .layout import lanes
 from .loops import SCRATCH_ROWS
 
 _LANES = 64  # the least out-channels of a task; tasks have a multiple whose weights stay within _WEIGHT_BYTES
@@ -117,7 +118,7 @@ def schedule(problem, here, unit, threads, finite):
         not is_16_bit and execution.data_bytes(problem) > here.limits.far, max_off, min(task.block + max_off + 1, max(1, size)),
         pitch,
     )  # fmt: skip
-    how = execution.decide(problem, here, info, threads, packed_bytes(problem, kind, info), hole)
+    how = execution.decide(problem, here, info, threads, lanes(problem, kind[:3], info).bytes, hole)
     space = _workspace(problem, kind[:3], task, reads, stores, info)
     return Schedule(problem, unit, threads, kind[:3], task, reads, stores, how, space)
 
@@ -234,18 +235,6 @@ def adapted_to_strides(schedule, in_strides, out_strides, info):
         return schedule
     space = _workspace(p, schedule.form, schedule.task, reads, stores, info)
     return schedule._replace(reads=reads, stores=stores, workspace=space)
-
-
-def packed_bytes(problem, kind, info):
-    """Return the bytes of packed weights."""
-    width, groups_per_vector, dots = kind[:3]
-    groups, ci, co, s, k, taps = problem.groups, problem.ci, problem.co, problem.strides[-1], problem.kernel[-1], 0
-    taps = math.prod(problem.kernel)
-    if groups_per_vector:
-        vectors = -(-groups // groups_per_vector) * -(-co * groups_per_vector // info.vl)
-        return vectors * taps * ci * (co if dots else info.vl) * info.t_size
-    repeats, terms = (s * width, -(-k // s)) if width else (1, k)
-    return (taps // k * terms * ci + (width > 0 and k % s > 0)) * info.padded(repeats * groups * co) * info.t_size
 
 
 def products(problem):

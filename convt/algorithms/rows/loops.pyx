@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The plan of rows, its loops and its packed weights: output rows of NCX planes, with vectors over pixels.
+"""The plan of rows and its loops: output rows of NCX planes, with vectors over pixels.
 
 A task is a block of j of some output rows of a channel group; only this task writes their outputs. It loops over output rows:
 
@@ -17,14 +17,11 @@ cimport numpy as cnp
 
 import numpy as np
 
-from convt._core cimport Call, PackedFilter, all_finite
+from convt._core cimport Call, kernels_of
 from convt._run.kernels cimport CONVT_INTERLEAVED, CONVT_MOST_ROWS, convt_interleave, convt_kernels, convt_prefetch_row_l2, convt_rows
 from convt._run.memory cimport keep_table, round64, structures
 from convt.algorithms.indexing cimport take_block
-from convt.algorithms.packing cimport PackRecipe
 from convt.algorithms.row_plan cimport KeptRow, RowPlan, clear_kept_rows, place_of_row
-
-from convt.algorithms import packing
 
 cnp.import_array()
 
@@ -35,104 +32,12 @@ cdef enum:
 
 
 cdef struct RowBlock:
-    # An output block: the outputs (channel, phase), phases fastest, that a micro-kernel computes together. The phases read the
-    # same inputs.
-    int64_t outputs          # number of outputs, m_r of the micro-kernel
-    int64_t shifts           # taps of each output on the last axis
-    int64_t first_weight, first_bias  # offsets of its first out-channel in the filter and in the bias, in elements
-    int64_t *weight_offsets  # [outer tap][shift][output] offset of the weight of in-channel 0 from `first_weight`, in elements
-    int64_t *bias_offsets    # [output] offset of the bias from `first_bias`, in elements
-    size_t weights, bias     # byte offsets in a group's packed weights, T [outer tap][in-channel][shift][output], and bias
-
-
-cdef class RowsRecipe(PackRecipe):
-    """The recipe of weights for ``phases``, the `Block`s of rows/schedule.py, and for ``channel_blocks`` parts of the
-    out-channels.
-
-    For each channel group and each output block, the layout is [tap of the other axes][in-channel][tap of the last axis]
-    [output], so that a micro-kernel reads its weights in order.
-    """
-
-    cdef list keep
-    cdef int64_t outer_taps  # taps of the axes before the last
-    cdef int64_t nblocks
-    cdef RowBlock *blocks    # [channel block][block of phases]
-    cdef size_t group_weights, group_bias  # bytes of a channel group
-
-    def __init__(self, str dtype, filter, bias, stride, phases, int64_t channel_blocks):
-        self.open_recipe(dtype, filter, bias, "vectors")
-        cdef const convt_kernels *k = self.k
-        cdef RowBlock *b
-        cdef RowBlock *same_height
-        cdef int64_t last = self.shape[len(self.shape) - 1], c, n = 0, each = len(phases), first, height, other
-        self.outer_taps, self.keep, self.nblocks = self.ntaps // last, [], channel_blocks * each
-        self.blocks = <RowBlock *>cnp.PyArray_DATA(structures(self.keep, self.nblocks, sizeof(RowBlock)))
-        outer = np.arange(self.outer_taps)[:, None, None] * last
-        first_of_height = {}  # number of channels -> first channel block with this number; blocks of equal height share tables
-        for c in range(channel_blocks):
-            first = self.co * c // channel_blocks
-            height = self.co * (c + 1) // channel_blocks - first
-            other = first_of_height.setdefault(height, c)
-            for m, block in enumerate(phases):
-                b, same_height = &self.blocks[n], &self.blocks[other * each + <int64_t>m]
-                b.outputs, b.shifts = height * <int64_t>len(block.residues), block.terms
-                if other == c:
-                    taps = np.array(block.taps) + stride * np.arange(block.terms - 1, -1, -1)[:, None]  # [shift][phase]
-                    places = packing.tap_bytes(outer + taps, self.shape, self.tap_strides) // k.s_size
-                    channels = np.arange(height)
-                    b.weight_offsets = keep_table(self.keep, places[:, :, None, :] + channels[:, None] * self.so)
-                    b.bias_offsets = keep_table(self.keep, np.repeat(channels * self.bias_stride, len(block.residues)))
-                else:
-                    b.weight_offsets, b.bias_offsets = same_height.weight_offsets, same_height.bias_offsets
-                b.first_weight, b.first_bias = first * self.so, first * self.bias_stride
-                b.weights, b.bias = self.group_weights, self.group_bias
-                self.group_weights += round64(self.outer_taps * self.ci * b.shifts * b.outputs * k.t_size)
-                self.group_bias += round64(b.outputs * k.t_size)
-                n += 1
-        self.weight_bytes, self.bias_bytes = self.groups * self.group_weights, self.groups * self.group_bias
-        self.jobs = self.groups
-
-    cpdef PackedFilter pack(self, filter, bias, int threads, bint persistent=True, bint on_the_fly=False):
-        cdef PackedFilter packed = self.allocate(self.weight_bytes, persistent)
-        self.pack_weights(filter, packed, threads)
-        if bias is not None:
-            self.pack_bias(<char *>cnp.PyArray_DATA(bias), packed.bias)
-        # Plans check `finite`, because the zeros at the ends of input rows are multiplied by every weight.
-        packed.finite = all_finite(self.k, filter, threads)
-        return packed
-
-    cdef bint run_job(self, int64_t group, char *src, char *dst, char *stage) noexcept nogil:
-        """Pack the weights of a channel group."""
-        cdef const convt_kernels *k = self.k
-        cdef RowBlock *b
-        cdef int64_t n, u, t, shifts
-        cdef char *at
-        src, dst = src + group * self.sg, dst + group * self.group_weights
-        for n in range(self.nblocks):
-            b = &self.blocks[n]
-            shifts = b.shifts
-            for u in range(self.outer_taps):
-                at = dst + b.weights + u * self.ci * shifts * b.outputs * k.t_size
-                for t in range(shifts):
-                    k.gather(at + t * b.outputs * k.t_size, shifts * b.outputs, src + b.first_weight * k.s_size, self.si,
-                             b.weight_offsets + (u * shifts + t) * b.outputs, <int>self.ci, <int>b.outputs, <int>b.outputs)
-        return False
-
-    cdef void pack_bias(self, char *src, char *dst) noexcept nogil:
-        """Pack the bias of all channel groups."""
-        cdef const convt_kernels *k = self.k
-        cdef RowBlock *b
-        cdef int64_t group, n
-        for group in range(self.groups):
-            for n in range(self.nblocks):
-                b = &self.blocks[n]
-                k.gather(dst + group * self.group_bias + b.bias, 0,
-                         src + (group * self.co * self.bias_stride + b.first_bias) * k.s_size, 0, b.bias_offsets, 1,
-                         <int>b.outputs, <int>b.outputs)
+    # Fields of layout.OutputBlock.
+    int64_t outputs, shifts, weights, bias
 
 
 cdef struct RowOutputs:
-    # The outputs of a `RowBlock`: where they are computed and what they read.
+    # The outputs (channel, phase) of a `RowBlock`: where they are computed and what they read.
     int64_t *phase_row       # [output] row of the region "phase_rows", which has a row per (channel, phase) of a channel block
     Py_ssize_t *shift        # [shift] elements from the start of a packed input row to the input that the first j reads
     int64_t shifts           # number of taps of each output on the last axis
@@ -146,7 +51,8 @@ cdef struct RowsRegions:
 cdef class RowsPlan(RowPlan):
     """The plan of a `Schedule` of rows/schedule.py."""
 
-    cdef RowsRecipe recipe
+    cdef RowBlock *weights   # [channel block][block of phases]
+    cdef int64_t nblocks, group_weights, group_bias  # number of them; bytes of a channel group
     cdef list keep
     cdef RowOutputs *outputs  # [phase_blocks], equal for all channel blocks
     cdef int64_t channel_blocks, phase_blocks  # blocks of out-channels; blocks of phases in each of them
@@ -159,13 +65,16 @@ cdef class RowsPlan(RowPlan):
     cdef bint stream         # non-temporal stores
     cdef bint in_place       # rows of a single in-channel are read in place if they contain all pixels of the task
 
-    def __init__(self, schedule, RowsRecipe recipe, in_strides, out_strides):
+    def __init__(self, schedule, layout, in_strides, out_strides):
+        """``layout`` is the `Layout` of the packed weights."""
         problem, phases = schedule.problem, schedule.phases
-        self.open_plan(problem, recipe.k, in_strides, out_strides, schedule.execution)
+        self.open_plan(problem, kernels_of(problem.dtype), in_strides, out_strides, schedule.execution)
         self.open_rows(problem)
         cdef const convt_kernels *k = self.k
         cdef int64_t x = self.nd - 1, n, d = problem.dilations[x]
-        self.recipe, self.keep, self.equal_tasks = recipe, [], True
+        self.keep, self.equal_tasks, self.nblocks = [], True, len(layout.blocks)
+        self.weights = <RowBlock *>keep_table(self.keep, layout.blocks)
+        self.group_weights, self.group_bias = layout.group_weights, layout.group_bias
         self.row_taps, self.rows = schedule.row_taps, schedule.rows
         self.block, self.blocks, self.j0, self.js = schedule.block, schedule.blocks, schedule.j0, schedule.js
         self.row_blocks = (self.out_rows + self.rows - 1) // self.rows
@@ -260,15 +169,15 @@ cdef void run_row(RowsPlan plan, int64_t row, int64_t group, int64_t ja, int64_t
     w.first = max(0, plan.begin - s * (plan.j0 + ja))
     w.last = min(s * (jb - ja), plan.begin + plan.out_size - s * (plan.j0 + ja))
     w.ld, w.row, w.bias, w.out = phase_row_bytes // t_size, phase_rows, NULL, outs
-    for n in range(plan.recipe.nblocks):
-        b, o = &plan.recipe.blocks[n], &plan.outputs[n % plan.phase_blocks]
-        weight = call.weights + group * plan.recipe.group_weights + b.weights
+    for n in range(plan.nblocks):
+        b, o = &plan.weights[n], &plan.outputs[n % plan.phase_blocks]
+        weight = call.weights + group * plan.group_weights + b.weights
         m = o.shifts * b.outputs * t_size  # bytes of the weights of an outer tap and in-channel
         for u in range(count):
             for c in range(plan.ci):
                 weights[u * plan.ci + c] = weight + (row_tap[2 * u + 1] * plan.ci + c) * m
         r.shifts, r.shift = <int>o.shifts, o.shift
-        r.init = call.bias + group * plan.recipe.group_bias + b.bias
+        r.init = call.bias + group * plan.group_bias + b.bias
         for m in range(b.outputs):
             rows[m] = phase_rows + o.phase_row[m] * phase_row_bytes
         k.rows(<int>b.outputs, &r)

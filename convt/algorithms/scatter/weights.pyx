@@ -12,6 +12,8 @@ from convt._run.kernels cimport CONVT_LDA, convt_kernels
 from convt._run.memory cimport round64
 from convt.algorithms.packing cimport PackClass, PanelRecipe
 
+from ..packing import Copy
+
 
 cdef class ScatterRecipe(PanelRecipe):
     """The recipe of a form of scatter.
@@ -23,10 +25,14 @@ cdef class ScatterRecipe(PanelRecipe):
 
     def __init__(self, str dtype, filter, bias, classes, int64_t bias_phases, int64_t slab, str unit="vectors"):
         cdef int64_t ci = filter.shape[1]
-        self.slab, self.bias_phases = slab, bias_phases
+        self.slab = slab
         self.tap_depth = (ci + slab - 1) // slab * slab if 0 < slab < ci else ci
         PanelRecipe.__init__(self, dtype, filter, bias, classes, unit)
         self.bias_bytes = self.groups * bias_phases * self.co * self.k.t_size
+        size, row = self.co * self.bias_stride * self.k.s_size, self.co * self.k.t_size
+        self.set_bias([
+            Copy(0, 0, self.co, self.bias_stride, loops=((self.groups, size, bias_phases * row), (bias_phases, 0, row)))
+        ])
 
     cdef size_class(self, PackClass *c, Py_ssize_t index):
         PanelRecipe.size_class(self, c, index)
@@ -37,13 +43,6 @@ cdef class ScatterRecipe(PanelRecipe):
     cdef int64_t slabs(self, PackClass *c) noexcept nogil:
         """Return the number of slabs of a pack class."""
         return (c.ntaps * self.tap_depth + self.slab - 1) // self.slab
-
-    cdef void pack_bias(self, char *src, char *dst) noexcept nogil:
-        cdef const convt_kernels *k = self.k
-        cdef int64_t n
-        for n in range(self.groups * self.bias_phases):
-            k.widen(dst + n * self.co * k.t_size, 0, src + n // self.bias_phases * self.co * self.bias_stride * k.s_size, 0,
-                    self.bias_stride, 1, <int>self.co, <int>self.co)
 
     cdef bint is_source_finite(self, filter, int threads):
         return not self.slab or all_finite(self.k, filter, threads)

@@ -61,7 +61,6 @@ cdef class TurnedRecipe(PackRecipe):
     matrix per class and channel group. Rows are contiguous, at a distance of `TurnedPack.lda` elements.
     """
 
-    cdef list keep
     cdef int64_t nclasses
     cdef TurnedPack *classes
     cdef size_t group_bias
@@ -70,7 +69,7 @@ cdef class TurnedRecipe(PackRecipe):
         self.open_recipe(dtype, filter, bias, unit)
         cdef const convt_kernels *k = self.k
         cdef TurnedPack *c
-        self.keep, self.nclasses = [], len(tables)
+        self.nclasses = len(tables)
         self.classes = <TurnedPack *>cnp.PyArray_DATA(structures(self.keep, self.nclasses, sizeof(TurnedPack)))
         for n, taps in enumerate(tables):
             c = &self.classes[<Py_ssize_t>n]
@@ -86,16 +85,13 @@ cdef class TurnedRecipe(PackRecipe):
             self.jobs += self.groups * c.phases
         self.group_bias = self.co * k.t_size
         self.bias_bytes = self.groups * self.group_bias
+        self.set_bias([packing.Copy(0, 0, self.groups * self.co, self.bias_stride)])
 
     cpdef PackedFilter pack(self, filter, bias, int threads, bint persistent=True, bint on_the_fly=False):
-        cdef PackedFilter packed = self.allocate(self.weight_bytes, persistent)
-        cdef const convt_kernels *k = self.k
+        cdef PackedFilter packed = self.allocate(self.weight_bytes, bias, persistent)
         cdef bint wrong = self.pack_weights(filter, packed, threads)
-        if bias is not None:
-            k.widen(packed.bias, 0, <char *>cnp.PyArray_DATA(bias), 0, self.bias_stride, 1, <int>(self.groups * self.co),
-                    <int>(self.groups * self.co))
         # NaN or infinity times the zeros outside the input must not reach the output: other plans compute filters with these.
-        packed.finite = not wrong and all_finite(k, filter, threads)
+        packed.finite = not wrong and all_finite(self.k, filter, threads)
         return packed
 
     cdef bint run_job(self, int64_t job, char *src, char *dst, char *stage) noexcept nogil:

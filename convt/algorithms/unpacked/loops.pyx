@@ -29,6 +29,7 @@ from convt.algorithms.indexing cimport Cut, cut_at, cut_evenly, fill
 from convt.algorithms.packing cimport PackRecipe
 
 from convt.algorithms import reorder
+from convt.algorithms.packing import Copy
 
 cnp.import_array()
 
@@ -55,14 +56,11 @@ cdef class UnpackedRecipe(PackRecipe):
         self.step_i = self.co * self.ntaps * self.k.s_size
         self.step_g = self.ci * self.step_i
         self.weight_bytes, self.bias_bytes = self.groups * self.step_g, self.groups * self.co * self.k.t_size
+        self.set_bias([Copy(0, 0, self.groups * self.co, self.bias_stride)])
 
     cpdef PackedFilter pack(self, filter, bias, int threads, bint persistent=True, bint on_the_fly=False):
         cdef bint reads_in_place = self.in_place and not persistent
-        cdef PackedFilter packed = self.allocate(0 if reads_in_place else self.weight_bytes, persistent)
-        cdef const convt_kernels *k = self.k
-        if bias is not None:
-            k.widen(packed.bias, 0, cnp.PyArray_DATA(bias), 0, self.bias_stride, 1, <int>(self.groups * self.co),
-                    <int>(self.groups * self.co))
+        cdef PackedFilter packed = self.allocate(0 if reads_in_place else self.weight_bytes, bias, persistent)
         packed.finite = True  # the value does not matter, because no zeros outside the input are multiplied
         if reads_in_place:
             packed.source = <char *>cnp.PyArray_DATA(filter)
