@@ -29,6 +29,9 @@ MOST_FORM, MOST_SMALL_FORM, LARGE_FILTER = 2.5, 7.5, 1 << 20
 
 EXACT = 16  # sizes up to this are not rounded, see `class_representative`
 
+# The most floating-point operations of a problem per cycle: of vectors with a transform that halves them, and of other units.
+MOST_OPERATIONS, MOST_MATRIX_OPERATIONS = 128, 2048
+
 SHARED = 2  # schedules are compared for two threads, so that the choice of an algorithm does not depend on the threads in use
 
 
@@ -106,10 +109,12 @@ def cached_schedule(stages, problem, here, unit="vectors", threads=SHARED, finit
 
 def schedule_of(stages, problem, here, unit, threads, finite):
     """Return the schedule of a problem for some threads, or for one if the work is too small for a second one."""
-    found = stages.schedule(problem, here, unit, threads, finite)
-    if threads > 1 and found is not None and stages.cost(found, here) < here.limits.single_thread_cycles:
-        return stages.schedule(problem, here, unit, 1, finite)
-    return found
+    limit = here.limits.single_thread_cycles
+    if threads > 1 and problem.flops < limit * (MOST_OPERATIONS if unit == "vectors" else MOST_MATRIX_OPERATIONS):
+        found = stages.schedule(problem, here, unit, 1, finite)
+        if found is None or stages.cost(found, here) < limit:
+            return found
+    return stages.schedule(problem, here, unit, threads, finite)
 
 
 def cost(stages, problem, unit="vectors"):
