@@ -6,5 +6,5 @@ from convt.algorithms.packing cimport PackClass, PanelRecipe
 
 
 cdef class ScatterRecipe(PanelRecipe):
-    cdef int64_t slab, tap_depth, bias_phases
+    cdef int64_t slab, tap_depth
     cdef int64_t slabs(self, PackClass *c) noexcept nogil
