@@ -6,6 +6,7 @@ After `register`, any session takes it by name: ``providers=["ConvtExecutionProv
 
     _session        the session and its report
     library.pyx     the library that ONNX Runtime loads: the provider, the nodes of a graph, kernels that call a node in place
+    host.pxd        ONNX Runtime's interface, which setup.py declares from third_party/onnxruntime/onnxruntime_api.h
     _registration   registration of the provider
     _provider       the provider in one session: its options and the nodes that it claims
     _fuse           the nodes that convt computes as one

@@ -85,15 +85,16 @@ def _with_ours(providers, provider_options, given):
 
     Values that ONNX Runtime refuses stay as they are.
     """
-    own, cpu, available = get_ep_name(), "CPUExecutionProvider", onnxruntime.get_available_providers()
-    known = [*onnxruntime.get_all_providers(), *available]  # so that it is ONNX Runtime that warns of those not available
+    own, cpu = get_ep_name(), "CPUExecutionProvider"
     try:
-        names, options = check_and_normalize_provider_args(providers, provider_options, known)
+        named = [each[0] if isinstance(each, tuple) else each for each in providers or ()]
+        # All names count as available here, because ONNX Runtime warns of the others when it creates the session.
+        names, options = check_and_normalize_provider_args(providers, provider_options, named)
     except Exception:
         return providers, provider_options
     named = dict(zip(names, options, strict=True))
     # ONNX Runtime warns of nodes that the CPU's provider computes beside others, unless it is named.
-    if not named.keys() & {*available} - {own}:
+    if not named.keys() & {*onnxruntime.get_available_providers()} - {own}:
         named.setdefault(cpu, {})
     names = list(named)
     if own not in named:

@@ -104,6 +104,10 @@ def test_providers_of_a_session():
         assert len(made.nodes) == 2
     made.set_providers(["CPUExecutionProvider"])
     assert len(made.nodes) == 2 and made.report.fused == {"b": ("Relu",)}
+    for each in (kind, onnxruntime.InferenceSession):
+        with pytest.warns(UserWarning, match="provider 'NoSuchProvider' is not in available") as heard:
+            each(model, providers=["NoSuchProvider"])
+        assert len(heard) == 1
     for wrong in (5, [5], [()], [("CPUExecutionProvider",)]):
         assert issubclass(both(lambda cls, wrong=wrong: cls(model, providers=wrong, enable_fallback=0))[0], Exception)
 
