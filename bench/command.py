@@ -18,12 +18,7 @@ add_json, integer, positive, printing = arguments.add_json, arguments.integer, a
 
 def parser(name: str, description: str, *examples: str, program: str = "", note: str = "") -> argparse.ArgumentParser:
     """Return the parser of the module ``name``, whose help ends in examples of its arguments. Tests parse these."""
-    program = program or f"python -m {__package__}.{name}"
-    lines = "".join(f"  {program} {example}\n" for example in examples)
-    return argparse.ArgumentParser(
-        prog=program, description=description, epilog=f"{note}examples:\n{lines}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    return arguments.parser(program or f"python -m {__package__}.{name}", description, *examples, note=note)
 
 
 @contextlib.contextmanager
@@ -98,4 +93,4 @@ def layers_of(parser, options: argparse.Namespace, default: list[layers.Layer] |
 
 def add_threads(parser, default: int) -> None:
     """Add ``--threads``."""
-    parser.add_argument("--threads", type=arguments.threads, default=default, metavar="N", help=f"threads (default: {default})")
+    parser.add_argument("--threads", type=integer, default=default, metavar="N", help=f"threads (default: {default})")

@@ -25,7 +25,6 @@ from .worker import Setting
 LEAST = 10.0  # percent
 KEY = ("dtype", "precision", "layout", "mode", "bias", "threads", "isa", "peer")
 COLUMNS = ("layer", "before ms", "after ms", "ratio", "verdict")
-STYLES = {"faster": "green", "slower": "bold red", "WRONG": "bold red", "failed": "bold red"}
 
 
 def _read(path: str) -> dict:
@@ -120,11 +119,6 @@ def changes(before: dict, after: dict, least: float) -> tuple[list[Change], list
     return found, notes
 
 
-def _style(cells: dict[str, str]) -> str | None:
-    """Return the style of a row of the table."""
-    return STYLES.get(cells["verdict"])
-
-
 def main(arguments: list[str]) -> int:
     parser = command.parser(
         "compare",
@@ -145,7 +139,7 @@ def main(arguments: list[str]) -> int:
     worse = [change for change in found if change.is_worse]
     with command.printing(options.json) as write_json:
         for group, members in groupby(found, lambda change: _group(change.new)):
-            tables.draw(group, COLUMNS, [change.row() for change in members], _style)
+            tables.draw(group, COLUMNS, [change.row() for change in members])
         if found:
             print("\nratio: time after / time before")
         for line in notes:

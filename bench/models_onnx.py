@@ -5,11 +5,9 @@ PyTorch models are exported. The text detector is an ONNX file of an OCR package
 """
 
 import importlib.util
-import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -19,7 +17,7 @@ import onnx
 import onnxruntime
 
 import convt.onnxruntime
-from convt.onnxruntime.__main__ import SPINNING, difference, in_turns
+from convt.onnxruntime.__main__ import SPINNING, difference, in_turns, node_seconds
 
 from . import published, timing
 
@@ -103,23 +101,16 @@ def _chain(source, name, data):
     return [*found, source[name]]
 
 
-def _shares(model, layers, feed, threads, calls):
+def _shares(data, layers, feed, threads):
     """Return {name: share of ONNX Runtime's time} of the layers, from ONNX Runtime's profiler."""
-    with tempfile.TemporaryDirectory() as folder:
-        prefix = os.path.join(folder, "profile")
-        data = model.SerializeToString()
-        session = _session(onnxruntime.InferenceSession, data, threads, enable_profiling=True, profile_file_prefix=prefix)
-        for _ in range(calls):
-            session.run(None, feed)
-        events = json.loads(Path(session.end_profiling()).read_text())
-    nodes = [e for e in events if e.get("cat") == "Node" and e["name"].endswith("_kernel_time")]
-    total, of_layer = sum(e["dur"] for e in nodes), {node.name: name for name, chain in layers.items() for node in chain}
-    found = dict.fromkeys(layers, 0.0)
-    for event in nodes:
-        name = of_layer.get(event["name"].removesuffix("_kernel_time"))
-        if name is not None:
-            found[name] += event["dur"] / total
-    return found
+
+    def create(options):
+        options.intra_op_num_threads = threads
+        return onnxruntime.InferenceSession(data, options, ["CPUExecutionProvider"])
+
+    seconds = {name: each for name, (each, _) in node_seconds(create, feed, runs=10).items()}
+    of_layers = {name: sum(seconds.get(node.name, 0.0) for node in chain) for name, chain in layers.items()}
+    return {name: each / sum(seconds.values()) for name, each in of_layers.items()}
 
 
 def _layer_times(model, chain, shape, threads, budget):
@@ -188,7 +179,7 @@ def measure(path, feeds, threads, budget):
     for runs, (size, feed) in zip(zip(*orders, strict=True), feeds, strict=True):
         before, after = (min(run[cls][2] for run in runs) for cls in _CLASSES)
         want, got = plain.run(None, feed), ours.run(None, feed)
-        shares = _shares(model, layers, feed, threads, calls=10)
+        shares = _shares(data, layers, feed, threads)
         shapes = {name: ours.nodes[name].description()["in"] for name in layers}
         alone = {name: _layer_times(model, layers[name], shapes[name], threads, budget / len(layers)) for name in layers}
         gain = sum(a for a, _ in alone.values()) / sum(b for _, b in alone.values())

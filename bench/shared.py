@@ -19,8 +19,9 @@ def _loaded(name: str) -> ModuleType:
 
 
 environment = _loaded("environment")
+errors = _loaded("errors")
 files = _loaded("files")
 layer_format = _loaded("layer_format")
 terminal = _loaded("terminal")
 words = _loaded("words")
-arguments = _loaded("arguments")  # after files and words, which it imports from here
+arguments = _loaded("arguments")  # after errors, files and words, which it imports from here

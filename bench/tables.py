@@ -1,9 +1,9 @@
-"""Tables and summaries of results as text: drawn by rich on a terminal, plain text elsewhere."""
+"""Tables and summaries of results as text."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import geometric_mean
 
 from . import peers
@@ -47,7 +47,7 @@ class Lines:
         heads, width = list(columns), terminal.line_width()
         self._columns = [(width, "<" if name in left else ">") for name, width in columns.items()]
         full = [["-" * width for width in columns.values()]]
-        self._kept = range(len(heads)) if width is None else terminal.fitting(heads, full, important, {}, width, 2, -2)
+        self._kept = terminal.fitting(heads, full, important, {}, width)
         terminal.print_missing(heads, self._kept)
         self.print(heads)
 
@@ -107,16 +107,9 @@ def limits_line(limits: Limits) -> str:
     return f"peaks in GFLOP/s: {', '.join(peaks) or 'not measured'}; memory copy {limits.copy_gbs:.0f} GB/s"
 
 
-def draw(title: str, heads: tuple[str, ...], rows: list[list[str]], style: Callable[[dict[str, str]], str | None]) -> list[str]:
-    """Print a table of results, and return its heads. ``style`` maps a row, as {head: cell}, to a style of rich, or to None."""
-    return terminal.draw(title, heads, rows, IMPORTANT, left=LEFT, wrapped=WRAPPED, style=style)
-
-
-def _style(cells: dict[str, str]) -> str | None:
-    """Return red for wrong results and green for rows of slower libraries."""
-    if cells["ms"] == "WRONG":
-        return "bold red"
-    return "green" if cells["speedup"] and float(cells["speedup"][:-1]) >= 1 else None
+def draw(title: str, heads: tuple[str, ...], rows: list[list[str]]) -> list[str]:
+    """Print a table of results, and return the heads of its columns."""
+    return terminal.draw(title, heads, rows, IMPORTANT, left=LEFT, wrapped=WRAPPED)
 
 
 def show(record: Record) -> None:
@@ -126,7 +119,7 @@ def show(record: Record) -> None:
     for group, problems in record.groups():
         limits, cold = record.limits[group.setting], was_cold(problems)
         rows = [row(result, rivals, limits, cold) for rivals in problems for result in rivals]
-        shown.update(draw(f"{group}; {limits_line(limits)}", columns(cold), rows, _style))
+        shown.update(draw(f"{group}; {limits_line(limits)}", columns(cold), rows))
         say(*reached(problems, limits), *summary(problems))
     if record.results:
         print()

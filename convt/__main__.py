@@ -23,7 +23,6 @@ from . import tuning
 from ._base import arguments, files, layer_format, terminal, words
 from ._base.problem import PRECISIONS
 from ._call.show import show_config
-from ._cli import command as _command
 from ._cli import layers
 from ._model import calibrate as _calibration
 from ._model import limits, machine
@@ -32,6 +31,7 @@ from ._run.config import get_num_threads, num_threads
 from ._version import __version__
 from .algorithms import ALGORITHMS, NAMES
 
+_FILES = {"tune": "convt-tuning.json", "calibrate": "convt-machine.json"}  # command -> the default of --out
 _BENCH = "convt-bench --quick"
 _PROGRAM = "python -m convt"
 _EXAMPLE = '{"Cin": 64, "Cout": 32, "in": [16, 16], "k": 4, "s": 2, "pb": 1, "pe": 1}'
@@ -39,16 +39,11 @@ _EXAMPLE = '{"Cin": 64, "Cout": 32, "in": [16, 16], "k": 4, "s": 2, "pb": 1, "pe
 
 def _read(options, text, errors):
     """Return the layers of an argument, with the precision, dtype and layout of the options where these are given."""
-    overrides = {"dtype": options.dtype, "layout": options.layout}
-    changes = {name: value for name, value in overrides.items() if value}
+    changes = {name: value for name in ("dtype", "layout") if (value := getattr(options, name))}
     found = []
     with errors.reporting():
-        for each in layers.read(text, dict(options.shape)):
-            with errors.reporting(layer_format.message_name(each.name)):
-                if isinstance(each, layers.InvalidLayer):
-                    raise each.error
-                found.append(each._replace(attributes={**each.attributes, "precision": options.precision}, **changes))
-    return found
+        found = layers.read(text, options.shape, lambda name: errors.reporting(layer_format.message_name(name)))
+    return [each._replace(attributes={**each.attributes, "precision": options.precision}, **changes) for each in found]
 
 
 def described(layer, algorithm, timed):
@@ -84,11 +79,6 @@ def _timed(layer, op, shape, plan, costs):
     return found
 
 
-def _printable(name):
-    """Return a name, escaped if it has control characters, because names of a model's nodes may contain any characters."""
-    return name if name.isprintable() else ascii(name)
-
-
 def _expected(costs):
     """Return the expected milliseconds of each algorithm from cycles, threads, and the clock of the machine file."""
     here = machine.current()
@@ -97,20 +87,22 @@ def _expected(costs):
 
 
 def _print_plan(found):
-    print(f"{_printable(found['name'])}: {found['data']} -> {found['output']}")
+    print(f"{terminal.printable(found['name'])}: {found['data']} -> {found['output']}")
     terminal.say(*found["explained"].splitlines(), indent="    ")
-    least, rows = min(found["cycles"].values()), []
-    columns = ["algorithm", "cycles", "relative", "expected ms"]
-    timed = [("measured ms", "milliseconds", "{:.3g}"), ("of limit", "of_limit", "{:.0%}")] if "milliseconds" in found else []
-    for name, cost in sorted(found["cycles"].items(), key=lambda item: item[1]):
-        cells = [name, f"{cost:.3g}", f"{cost / least:.2f}", _cell(found["expected_milliseconds"], name, "{:.3g}")]
-        rows.append(cells + [_cell(found[key], name, form) for _, key, form in timed])
-    measured = found.get("milliseconds")
-    bars = _bars([(measured or found["cycles"]).get(name) for name in sorted(found["cycles"], key=found["cycles"].get)])
-    rows = [[*row, bar] for row, bar in zip(rows, bars, strict=True)]
+    cycles, measured = found["cycles"], found.get("milliseconds")
+    least, names = min(cycles.values()), sorted(cycles, key=cycles.get)
+    columns = {
+        "algorithm": names, "cycles": [f"{cycles[name]:.3g}" for name in names],
+        "relative": [f"{cycles[name] / least:.2f}" for name in names],
+        "expected ms": [f"{found['expected_milliseconds'][name]:.3g}" for name in names],
+    }  # fmt: skip
+    if measured:
+        columns["measured ms"] = [f"{measured[name]:.3g}" if name in measured else "" for name in names]
+        columns["of limit"] = [f"{found['of_limit'][name]:.0%}" if name in measured else "" for name in names]
+    columns["bar".ljust(_BAR)] = _bars([(measured or cycles).get(name) for name in names])
     important = "algorithm", "relative", "measured ms", "expected ms", "of limit"
-    terminal.draw("", [*columns, *(name for name, *_ in timed), "bar".ljust(_BAR)], rows, important)
-    if timed:
+    terminal.draw("", list(columns), list(map(list, zip(*columns.values(), strict=True))), important)
+    if measured:
         limit = found["limit"]
         terminal.say(
             f"hardware limit: {limit['milliseconds']:.3g} ms, from a peak of {limit['gflops']:.0f} GFLOP/s and a copy at "
@@ -130,15 +122,11 @@ def _bars(values):
     return [("#" * length if length <= _BAR else "#" * (_BAR - 1) + ">").ljust(_BAR) for length in lengths]
 
 
-def _cell(values, name, form):
-    return form.format(values[name]) if name in values else ""
-
-
 def _plan(options, errors):
     found, chosen = [], _read(options, options.layer, errors)
     with terminal.progress(len(chosen) if options.time else 0) as begin:
         for layer in chosen:
-            begin(f"timing {_printable(layer.name)}")
+            begin(f"timing {terminal.printable(layer.name)}")
             done = len(found)
             with errors.reporting(layer_format.message_name(layer.name)):
                 found.append(described(layer, options.algorithm, options.time))
@@ -149,13 +137,6 @@ def _plan(options, errors):
 
 def _tune(options, errors):
     chosen = [layer for text in options.layers for layer in _read(options, text, errors)]
-    best_effort = measure.best_effort() if options.best_effort else contextlib.nullcontext([])
-    with best_effort as doubts, terminal.progress(len(chosen)) as begin:
-        return _tuned(options, errors, chosen, begin, doubts)
-
-
-def _tuned(options, errors, chosen, begin, doubts):
-    """Measure layers. ``doubts`` gets the reasons why a measurement does not decide, with --best-effort."""
     replaced = files.is_replaced(options.out)  # otherwise it is written once, at the end
     count = sum(tuning.read(options.out, "--out")) if replaced and os.path.exists(options.out) else 0
     found, kept, failed = [], 0, None
@@ -167,35 +148,41 @@ def _tuned(options, errors, chosen, begin, doubts):
         except OSError as error:
             failed = error
 
-    for layer in chosen:
-        begin(f"tuning {_printable(layer.name)}")
-        with errors.reporting(layer_format.message_name(layer.name)):
-            op, shape = layer.operator(backend="tune")
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)  # an undecided measurement; the note has the same text
-                op(layer.numbers(shape))
-            plan = op.plan(shape)
-            times = tuning.find(plan.problem, "auto", get_num_threads())
-            if times is None:
-                errors.print_error(f"{layer_format.message_name(layer.name)}: {plan.note}")
-                continue
-            best = min(times, key=times.get)
-            if doubts:
-                print(f"{layer_format.message_name(layer.name)}: kept, but not sure, because {doubts.pop()}", file=sys.stderr)
-                doubts.clear()
-            found.append({"name": layer.name, "data": shape, "algorithm": best, "note": plan.note, "milliseconds": times})
-            if replaced:  # after each layer, so that Ctrl-C does not lose results
-                save()
+    best_effort = measure.best_effort() if options.best_effort else contextlib.nullcontext([])
+    with best_effort as doubts, terminal.progress(len(chosen)) as begin:
+        for layer in chosen:
+            begin(f"tuning {terminal.printable(layer.name)}")
+            with errors.reporting(layer_format.message_name(layer.name)):
+                found.append(_tuned(layer, doubts))
+                if replaced:  # after each layer, so that Ctrl-C does not lose results
+                    save()
     if found and not replaced:
         save()
     if failed is not None:
         lost = f"the last {words.count(len(found) - kept, 'layer')} were not kept" if kept else "nothing was kept"
-        errors.print_error(f"{_command.text_of(failed)}; {lost}")
+        errors.print_error(f"{arguments.text_of(failed)}; {lost}")
     if found:
         _print_tuned(found)
-        if kept:
-            print(f"{words.count(count, 'entry', 'entries')} in {options.out}; set CONVT_TUNING={options.out} to use them")
+    if kept:
+        print(f"{words.count(count, 'entry', 'entries')} in {options.out}; set CONVT_TUNING={options.out} to use them")
     return {"file": options.out, "entries": count, "layers": found}
+
+
+def _tuned(layer, doubts):
+    """Measure a layer, and return what ``tune`` prints about it. ``doubts`` gets reasons why a measurement does not decide."""
+    op, shape = layer.operator(backend="tune")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # an undecided measurement; the note has the same text
+        op(layer.numbers(shape))
+    plan = op.plan(shape)
+    times = tuning.find(plan.problem, "auto", get_num_threads())
+    if times is None:
+        raise ValueError(plan.note)
+    if doubts:
+        print(f"{layer_format.message_name(layer.name)}: kept, but not sure, because {doubts.pop()}", file=sys.stderr)
+        doubts.clear()
+    best = min(times, key=times.get)
+    return {"name": layer.name, "data": shape, "algorithm": best, "note": plan.note, "milliseconds": times}
 
 
 def _print_tuned(found):
@@ -204,7 +191,7 @@ def _print_tuned(found):
         times = sorted(each["milliseconds"].items(), key=lambda item: item[1])
         ratio = f"{times[1][1] / times[0][1]:.2f}" if len(times) > 1 else "-"
         text = ", ".join(f"{name} {time:.3g}" for name, time in times)
-        rows.append([_printable(each["name"]), each["algorithm"], ratio, text])
+        rows.append([terminal.printable(each["name"]), each["algorithm"], ratio, text])
     heads = ["layer", "fastest", "next / fastest", "milliseconds"]
     terminal.draw("", heads, rows, heads, left=(heads[0], heads[3]), wrapped={"layer": 16, "milliseconds": 12})
 
@@ -228,7 +215,7 @@ def _calibrate(options, errors):
 
 
 def _bench(options, _):
-    print(f"{_BENCH} (to compare with oneDNN: pip install onednn-cpu-gomp rich); convt-bench --help lists the options")
+    print(f"{_BENCH} (to compare with oneDNN: pip install onednn-cpu-gomp); convt-bench --help lists the options")
     return {"command": _BENCH}
 
 
@@ -237,57 +224,62 @@ def _info(options, _):
     return show_config(mode="dicts")
 
 
-def _command_parser(commands, name, run, meaning, examples):
-    """Return the parser of a command. Its help ends in two examples, which tests/cli run."""
-    text = "examples:\n" + "".join(f"  {_PROGRAM} {name}{example}\n" for example in examples)
-    parser = commands.add_parser(
-        name, help=meaning, description=f"{meaning[0].upper()}{meaning[1:]}.", epilog=text,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    parser.set_defaults(run=run)
-    arguments.add_json(parser, default=argparse.SUPPRESS)
-    return parser
+_LAYER = "JSON, a file with JSON, or an ONNX file"
+# Argument of commands -> its keywords for argparse
+_ARGUMENTS = {
+    "layer": {"help": f"{_LAYER}; see python -m convt --help"},
+    "layers": {"nargs": "+", "metavar": "layer", "help": _LAYER},
+    "--algorithm": {
+        "default": "auto", "choices": ("auto", *NAMES, *ALGORITHMS), "metavar": "NAME",
+        "help": f"algorithm: auto (default), {', '.join(NAMES)}, or one of them on one unit, as direct:vectors",
+    },
+    "--time": {"action": "store_true", "help": "also measure the layer and the hardware limit"},
+    "--out": {"type": files.argument, "help": "file to write (default: %(default)s)"},
+    "--best-effort": {
+        "action": "store_true", "help": "also keep what was measured beside other programs, and say how sure it is",
+    },
+    "--layout": {"type": arguments.layout, "help": f"{arguments.LAYOUT} (default: NXC; NCX for ONNX)"},
+    "--dtype": {"type": arguments.dtype, "help": f"{arguments.DTYPE} (default: float32; for ONNX, its own)"},
+    "--precision": {"choices": PRECISIONS, "help": "lowest accuracy of float32 (default: CONVT_PRECISION)"},
+    "--threads": {"type": arguments.integer, "metavar": "N", "help": "threads (default: as in any program)"},
+}  # fmt: skip
+_OF_LAYERS = "--layout", "--dtype", "--precision", "--threads"
+# Command -> its function, its meaning, its arguments, and two examples, which tests/cli run
+_COMMANDS = {
+    "info": (_info, "print the configuration (default)", (), ("", "--json info.json")),
+    "plan": (
+        _plan, "print the algorithm of a layer, the reason, and the cost of the others",
+        ("layer", "--algorithm", "--time", *_OF_LAYERS),
+        (f"'{_EXAMPLE}' --time", f"'{_EXAMPLE}' --layout NCHW --dtype bf16 --json -"),
+    ),
+    "tune": (
+        _tune, "measure layers and add them to a tuning file for CONVT_TUNING",
+        ("layers", "--out", "--best-effort", *_OF_LAYERS),
+        (f"'{_EXAMPLE}'", f"'{_EXAMPLE}' --out tuning.json --threads 1 --json -"),
+    ),
+    "calibrate": (
+        _calibrate, "measure this machine, if idle, and write a machine file for CONVT_COSTS",
+        ("--out", "--best-effort", "--threads"), ("--out machine.json", "--best-effort --threads 1 --json -"),
+    ),
+    "bench": (_bench, "print the command of the benchmark", (), ("", "--json")),
+}  # fmt: skip
 
 
 def _parser():
-    parser = argparse.ArgumentParser(prog=_PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments.parser(_PROGRAM, __doc__)
     parser.set_defaults(run=_info, threads=None)
     parser.add_argument("--version", action="version", version=f"convt {__version__}")
     arguments.add_json(parser)
     commands = parser.add_subparsers(metavar="info, plan, tune, calibrate or bench")
-    _command_parser(commands, "info", _info, "print the configuration (default)", ("", " --json info.json"))
-    plan = _command_parser(
-        commands, "plan", _plan, "print the algorithm of a layer, the reason, and the cost of the others",
-        (f" '{_EXAMPLE}' --time", f" '{_EXAMPLE}' --layout NCHW --dtype bf16 --json -"),
-    )  # fmt: skip
-    plan.add_argument("layer", help="JSON, a file with JSON, or an ONNX file; see python -m convt --help")
-    plan.add_argument(
-        "--algorithm", default="auto", choices=("auto", *NAMES, *ALGORITHMS), metavar="NAME",
-        help=f"algorithm: auto (default), {', '.join(NAMES)}, or one of them on one unit, as direct:vectors",
-    )  # fmt: skip
-    plan.add_argument("--time", action="store_true", help="also measure the layer and the hardware limit")
-    tune = _command_parser(
-        commands, "tune", _tune, "measure layers and write a tuning file for CONVT_TUNING",
-        (f" '{_EXAMPLE}'", f" '{_EXAMPLE}' --out tuning.json --threads 1 --json -"),
-    )  # fmt: skip
-    tune.add_argument("layers", nargs="+", metavar="layer", help="JSON, a file with JSON, or an ONNX file")
-    calibrate = _command_parser(
-        commands, "calibrate", _calibrate, "measure this machine, if idle, and write a machine file for CONVT_COSTS",
-        (" --out machine.json", " --best-effort --threads 1 --json -"),
-    )  # fmt: skip
-    _command_parser(commands, "bench", _bench, "print the command of the benchmark", ("", " --json"))
-    for command, file in ((tune, "convt-tuning.json"), (calibrate, "convt-machine.json")):
-        more = "; existing entries are kept" if command is tune else ""
-        command.add_argument("--out", type=files.argument, default=file, help=f"file to write (default: {file}){more}")
-        command.add_argument("--best-effort", action="store_true",
-                             help="also keep what was measured beside other programs, and say how sure it is")  # fmt: skip
-    for command in (plan, tune):
-        command.add_argument("--layout", type=arguments.layout, help=f"{arguments.LAYOUT} (default: NXC; NCX for ONNX)")
-        command.add_argument("--dtype", type=arguments.dtype, help=f"{arguments.DTYPE} (default: float32; for ONNX, its own)")
-        command.add_argument("--precision", choices=PRECISIONS, help="lowest accuracy of float32 (default: CONVT_PRECISION)")
-        arguments.add_shape(command, 1, "shape of an ONNX model's input (default: the model's; 1 for an unknown batch)")
-    for command in (plan, tune, calibrate):
-        command.add_argument("--threads", type=arguments.threads, metavar="N", help="threads (default: as in any program)")
+    for name, (run, meaning, wanted, examples) in _COMMANDS.items():
+        make = functools.partial(commands.add_parser, name, help=meaning)
+        command = arguments.parser(f"{_PROGRAM} {name}", f"{meaning[0].upper()}{meaning[1:]}.", *examples, make=make)
+        for each in wanted:
+            command.add_argument(each, **_ARGUMENTS[each])
+        if "--layout" in wanted:
+            arguments.add_shape(command, 1, "shape of an ONNX model's input (default: the model's; 1 for an unknown batch)")
+        arguments.add_json(command, default=argparse.SUPPRESS)
+        command.set_defaults(run=run, out=_FILES.get(name))
     return parser
 
 
@@ -296,12 +288,10 @@ def main(words_given=None):
     options = _parser().parse_args(words_given)
 
     def work(errors):
-        with arguments.printing(options.json) as write_json:
-            with num_threads(options.threads) if options.threads else contextlib.nullcontext():
-                found = options.run(options, errors)
-            write_json(found)
+        with num_threads(options.threads) if options.threads else contextlib.nullcontext():
+            return options.run(options, errors)
 
-    _command.run_command(_PROGRAM, work)
+    arguments.run(_PROGRAM, options.json, work)
     return 0
 
 

@@ -1,6 +1,6 @@
-"""Options of the command lines of convt and of its benchmark: one spelling, one meaning and one error for all of them.
+"""What the command lines of convt, its integrations and its benchmark share: parsers, options, JSON, error lines, exit codes.
 
-The functions are types for argparse. This module imports only `words` and `files`, because the benchmark loads it by its path.
+This module imports only `errors`, `files` and `words`, because the benchmark loads it by its path.
 """
 
 import argparse
@@ -11,10 +11,21 @@ import math
 import os
 import sys
 
-from . import files, words
+from . import errors, files, words
 
 LAYOUT = "NXC or NCX, also channels_last, NHWC, NLC, NDHWC, channels_first, NCHW, ..."  # for help
 DTYPE = "float32, float64, float16 or bfloat16, also f32, f64, f16, bf16, single, double, half, ..."
+# Exceptions that wrong arguments, files or the machine can cause; others are bugs and keep their traceback.
+_REFUSALS = errors.BackendUnavailableError, ImportError, MemoryError, OSError, OverflowError, TypeError, ValueError
+
+
+def parser(program, description, *examples, note="", make=argparse.ArgumentParser):
+    """Return a parser from ``make``, whose help ends in examples of its arguments. Tests parse these."""
+    lines = "".join(f"  {program} {example}".rstrip() + "\n" for example in examples)
+    return make(
+        prog=program, description=description, epilog=f"{note}examples:\n{lines}" if examples else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
 
 
 def _error(text, wanted):
@@ -41,9 +52,6 @@ def integer(text, least=1):
     if not text.isdecimal() or len(text) > 19 or not least <= int(text) < 2**63:
         raise _error(text, f"an integer of at least {least}")
     return int(text)
-
-
-threads = integer
 
 
 def positive(text):
@@ -76,6 +84,18 @@ class Shapes(argparse.Action):
 def add_shape(parser, least, meaning):
     """Add ``--shape NAME=N,N,...``, whose result is a dict, name -> sizes of at least ``least``."""
     parser.add_argument("--shape", action=Shapes, const=least, default={}, metavar="NAME=N,N,...", help=meaning)
+
+
+def add_budget(parser, meaning):
+    """Add ``--budget SECONDS``."""
+    parser.add_argument("--budget", type=positive, default=2.0, help=f"{meaning} (default: 2)")
+
+
+def check_sizes(name, shape):
+    """Raise ValueError if a shape of a model's input has open axes, whose sizes are no integers."""
+    if not all(isinstance(size, int) for size in shape):
+        sizes = ",".join(str(size) if isinstance(size, int) else "N" for size in shape)
+        raise ValueError(f"input {name}: got no sizes for the open axes of {shape}, wanted --shape {name}={sizes}")
 
 
 def add_json(parser, **keywords):
@@ -117,3 +137,54 @@ def printing(path):
                 files.write(path, text)
 
         yield write
+
+
+class ErrorPrinter:
+    """A printer that writes errors as lines to standard error and counts them. ``refusals`` are their classes."""
+
+    def __init__(self, program, refusals=_REFUSALS):
+        self._program, self._refusals, self.count = program, refusals, 0
+
+    @contextlib.contextmanager
+    def reporting(self, what=""):
+        """Print an error raised inside the block, after ``what`` and a colon, and continue after the block."""
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except self._refusals as error:
+            self.print_error(f"{what}{': ' if what else ''}{text_of(error)}")
+
+    def print_error(self, text):
+        """Print ``text`` as one line, after the name of the program."""
+        self.count += 1
+        print(f"{self._program}: {' '.join(text.split())}", file=sys.stderr)
+
+
+def text_of(error):
+    """Return the text of an error, with the file's name first."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error) or {MemoryError: "not enough memory"}.get(type(error), type(error).__name__)
+
+
+def run(program, json_file, work, refusals=_REFUSALS):
+    """Call ``work(printer)`` with an `ErrorPrinter`, and write what it returns as JSON, as `printing` does.
+
+    Raise SystemExit with code 1 if there were errors, with code 130 after Ctrl-C.
+    """
+    printer, code = ErrorPrinter(program, refusals), 0
+    try:
+        with printer.reporting():
+            with printing(json_file) as write_json:
+                write_json(work(printer))
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except KeyboardInterrupt:
+        printer.print_error("interrupted")
+        code = 130
+    except BrokenPipeError:  # the reader closed the pipe; /dev/null keeps Python from failing to flush at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    if code or printer.count:
+        sys.exit(code or 1)

@@ -1,7 +1,6 @@
-"""What command lines of convt and its benchmark draw: tables that fit the terminal, and progress bars. Also tables as HTML.
+"""What command lines of convt and its benchmark print: tables that fit the terminal, and progress bars. Also tables as HTML.
 
-rich draws on terminals if it is installed, and plain text is printed elsewhere. This module imports no other one of convt,
-because the benchmark loads it by its path.
+This module imports no other one of convt, because the benchmark loads it by its path.
 """
 
 import contextlib
@@ -11,26 +10,7 @@ import itertools
 import os
 import shutil
 import sys
-
-
-def rich_on(stream):
-    """Return the package rich if it is installed and ``stream`` is a terminal, and None otherwise."""
-    if stream is None or not stream.isatty():
-        return None
-    try:
-        import rich.console
-        import rich.live
-        import rich.progress
-        import rich.table
-        import rich.text
-    except ImportError:
-        return None
-    return rich
-
-
-def rich_to_redraw():
-    """Return the package rich if standard error is a terminal that can redraw a line, and None otherwise."""
-    return None if os.environ.get("TERM") in ("dumb", "unknown") else rich_on(sys.stderr)
+import time
 
 
 def line_width():
@@ -38,6 +18,17 @@ def line_width():
     if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
         return shutil.get_terminal_size().columns
     return None
+
+
+def printable(name):
+    """Return a name, escaped if it has control characters, because names of a model's parts may contain any characters."""
+    return name if name.isprintable() else ascii(name)
+
+
+def _encodable(text, stream):
+    """Return a text with escapes for the characters that the encoding of a stream lacks, because these need more room."""
+    encoding = stream.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def say(*texts, indent=""):
@@ -49,45 +40,32 @@ def say(*texts, indent=""):
         print(*textwrap.wrap(each, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False), sep="\n")
 
 
-def fitting(heads, rows, important, wrapped, width, between=3, around=1):
-    """Return the numbers of the columns that fit into ``width`` characters, those that are first in ``important`` first.
+def fitting(heads, rows, important, wrapped, width):
+    """Return the numbers of the columns that fit into ``width`` characters, or all if it is None.
 
-    ``wrapped`` maps columns whose text may wrap to their least widths. A column takes ``between`` characters more than its
-    text, and the table ``around`` more than its columns.
+    The columns that are first in ``important`` are kept first. ``wrapped`` maps columns whose text may wrap to their least
+    widths.
     """
     widths = [max(map(len, cells)) for cells in zip(heads, *rows, strict=True)]
-    least = [between + min(one, wrapped.get(name, one)) for name, one in zip(heads, widths, strict=True)]
-    kept, used = [], around
+    least = [2 + min(one, wrapped.get(name, one)) for name, one in zip(heads, widths, strict=True)]
+    kept, used = [], -2
     for n in sorted(range(len(heads)), key=lambda n: important.index(heads[n]) if heads[n] in important else len(important)):
-        if used + least[n] <= width or not kept:
+        if width is None or used + least[n] <= width or not kept:
             kept.append(n)
             used += least[n]
     return sorted(kept)
 
 
-def add_columns(table, heads, left, wrapped):
-    """Add columns to a rich table. Text is never shortened by an ellipsis, which not every terminal can show."""
-    for name in heads:
-        wraps, side = name in wrapped, "left" if name in left else "right"
-        table.add_column(name, justify=side, no_wrap=not wraps, overflow="fold" if wraps else "crop")
-
-
-def draw(title, heads, rows, important, *, left=None, wrapped=None, style=None):
+def draw(title, heads, rows, important, *, left=None, wrapped=None):
     """Print a table, with the columns that fit.
 
     The columns in ``important`` are kept first. Those in ``left`` (default: the first) are aligned to the left. ``wrapped``
-    maps columns that may wrap to their least widths (default: the first, 16). ``style`` maps a row, as {head: cell}, to a style
-    of rich or None. Return the heads of the columns that are printed.
+    maps columns that may wrap to their least widths (default: the first, 16). Return the heads of the columns that are printed.
     """
-    left, wrapped = left or heads[:1], {heads[0]: 16} if wrapped is None else wrapped
-    encoding = sys.stdout.encoding or "utf-8"  # escapes of what it lacks are longer than the text
-    rows = [[cell.encode(encoding, "backslashreplace").decode(encoding) for cell in cells] for cells in rows]
-    rich = rich_on(sys.stdout)
-    if rich is None:
-        drawn, kept = text(heads, rows, important, left, wrapped, line_width())
-        print(f"\n{title}\n{drawn}" if title else drawn)
-    else:
-        kept = _draw_rich(rich, title, heads, rows, important, left, wrapped, style or (lambda _: None))
+    rows = [[_encodable(cell, sys.stdout) for cell in cells] for cells in rows]
+    wrapped = {heads[0]: 16} if wrapped is None else wrapped
+    drawn, kept = text(heads, rows, important, left or heads[:1], wrapped, line_width())
+    print(f"\n{title}\n{drawn}" if title else drawn)
     print_missing(heads, kept)
     return [heads[n] for n in kept]
 
@@ -97,26 +75,9 @@ def print_missing(heads, kept):
         say(f"a wider terminal also shows: {', '.join(missing)}")
 
 
-def _draw_rich(rich, title, heads, rows, important, left, wrapped, style):
-    # Brackets in a message or a name are text. Without a height, rich takes the width of a dumb terminal as 80.
-    console = rich.console.Console(width=line_width(), height=25, markup=False)
-    kept = fitting(heads, rows, important, wrapped, console.width)
-    table = rich.table.Table(title=title or None, title_justify="left")
-    add_columns(table, [heads[n] for n in kept], left, wrapped)
-    several = len({cells[0] for cells in rows}) < len(rows)  # rows per layer, which a line then separates
-    for above, cells in zip([None, *rows], rows, strict=False):
-        if several and above and above[0] != cells[0]:
-            table.add_section()
-        table.add_row(*(cells[n] for n in kept), style=style(dict(zip(heads, cells, strict=True))))
-    with console.capture() as drawn:
-        console.print(table)
-    print(drawn.get(), end="")  # through sys.stdout, so that a progress bar stays below the table
-    return kept
-
-
 def text(heads, rows, important, left, wrapped, width):
-    """Return ``(table as plain text, numbers of its columns)``: those of `fitting`, or all if ``width`` is None."""
-    kept = range(len(heads)) if width is None else fitting(heads, rows, important, wrapped, width, 2, -2)
+    """Return ``(table as plain text, numbers of its columns)``: those of `fitting`."""
+    kept = fitting(heads, rows, important, wrapped, width)
     widths = [max(map(len, cells)) for cells in zip(heads, *rows, strict=True)]
     over = 0 if width is None else sum(widths[n] + 2 for n in kept) - 2 - width
     for n in reversed(kept):
@@ -140,26 +101,19 @@ def in_html(columns, rows, caption=""):
     return f"<table>{title}{head}<tbody>{body}</tbody></table>"
 
 
-def bar(rich):
-    """Return a progress bar of rich on standard error, which is drawn only when it is asked to, not while a call is timed."""
-    progress = rich.progress
+class _Above:
+    """A stream whose output erases the progress bar first."""
 
-    class Left(progress.ProgressColumn):
-        """The time left, if the other steps take as long as those so far."""
+    def __init__(self, stream, erase):
+        self._stream, self._erase = stream, erase
 
-        def render(self, task):
-            """Return the text; rich calls this method."""
-            seconds = task.elapsed / task.completed * (task.total - task.completed) if task.completed else None
-            return rich.text.Text("" if seconds is None else f"about {datetime.timedelta(seconds=round(seconds))} left")
+    def __getattr__(self, name):
+        return getattr(self._stream, name)
 
-    shown = (
-        progress.TextColumn("{task.description}", markup=False), progress.BarColumn(), progress.MofNCompleteColumn(),
-        progress.TimeElapsedColumn(), Left(),
-    )  # fmt: skip
-    return progress.Progress(
-        *shown, console=rich.console.Console(stderr=True, markup=False), auto_refresh=False, transient=True,
-        redirect_stdout=sys.stdout.isatty(),
-    )  # fmt: skip
+    def write(self, text):
+        """Write text; print calls this method."""
+        self._erase()
+        return self._stream.write(text)
 
 
 @contextlib.contextmanager
@@ -168,17 +122,33 @@ def progress(total):
 
     ``begin(what, done)`` also says how much of ``total`` is done, for steps whose number is not known.
 
-    A progress bar on standard error shows the step and the time left, and disappears at the end. There is none if standard
-    error is no terminal or rich is not installed.
+    A line on standard error shows the step and the time left, if the other steps take as long as those so far. It is drawn when
+    a step begins, not while a call is timed, and is erased at the end and before other output. There is none if standard error
+    is no terminal that can erase a line.
     """
-    rich = rich_to_redraw() if total else None
-    if rich is None:
+    screen = sys.stderr
+    if not total or screen is None or not screen.isatty() or os.environ.get("TERM") in ("dumb", "unknown"):
         yield lambda what, done=None: None
         return
-    with bar(rich) as shown:
-        task, begun = shown.add_task("", total=total), itertools.count()
+    begun, start, shown = itertools.count(), time.monotonic(), []
 
-        def begin(what, done=None):
-            shown.update(task, completed=next(begun) if done is None else done, description=what[:30], refresh=True)
+    def erase():
+        if shown:
+            print(shown.pop(), end="", file=screen, flush=True)
 
+    def begin(what, done=None):
+        erase()
+        done = next(begun) if done is None else done
+        seconds = round((time.monotonic() - start) / done * (total - done)) if done else None
+        left = "" if seconds is None else f", about {datetime.timedelta(seconds=seconds)} left"
+        bar = "#" * round(16 * done / total)
+        line = f"{_encodable(what, screen)[:30]:30} {bar:.<16} {done:.0f}/{total:.0f}{left}"
+        print(line[: shutil.get_terminal_size().columns - 1], end="", file=screen, flush=True)
+        shown.append("\r\x1b[K")
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(erase)
+        for stream, redirect in ((sys.stdout, contextlib.redirect_stdout), (screen, contextlib.redirect_stderr)):
+            if stream is not None and stream.isatty():
+                stack.enter_context(redirect(_Above(stream, erase)))
         yield begin

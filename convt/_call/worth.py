@@ -1,7 +1,7 @@
 """`Worth`: what convt changes in a whole model: the share of transposed convolution, the bound that it sets, what was reached.
 
-Integrations measure: the whole with and without convt, and each transposed convolution in it. This module has all that follows
-from these times, and their form as text, HTML and JSON.
+Integrations give runs of the whole, without and with convt, and each transposed convolution in it with its shapes and seconds.
+This module times the runs in turns, and has all that follows from the times, and their form as text, HTML and JSON.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import time
 from typing import Any, NamedTuple
 
 from .._base import terminal, words
-from .._model import limits
 from .._plan.choose import choose
 
-_COLUMNS = ("layer", "shape", "host ms", "convt ms", "algorithm", "limit")
+ROUNDS = 4  # of turns
 _LITTLE = 1.02  # a bound or speedup up to this is within the noise of a measurement
+_COLUMNS = ("layer", "shape", "host ms", "convt ms", "algorithm", "limit")
+_LEFT = ("layer", "shape", "algorithm")
+_WRAPPED = {"layer": 12, "shape": 26, "algorithm": 12}  # least widths of columns that wrap in a narrow table
 
 
 class LayerTime(NamedTuple):
@@ -133,7 +135,7 @@ class Worth(NamedTuple):
         """Return the cells of the table, a row for each layer."""
         return [
             [
-                _printable(layer.name) + (f" x{layer.calls}" if layer.calls > 1 else ""),
+                terminal.printable(layer.name) + (f" x{layer.calls}" if layer.calls > 1 else ""),
                 f"{_sizes(layer.data)} -> {_sizes(layer.output)}" if layer.data else "-",
                 _milliseconds(layer.host_seconds), _milliseconds(layer.convt_seconds),
                 "-" if math.isnan(layer.convt_seconds) else layer.algorithm,
@@ -143,30 +145,31 @@ class Worth(NamedTuple):
 
     def notes(self) -> list[str]:
         """Return the lines below the table: what is fused with layers, what convt leaves to the host, and the whole."""
-        lines = [f"with {' and '.join(behind)}: {names}" for behind, names in self._grouped("fused") if behind]
-        lines += [f"left to {self.host} because {why}: {names}" for why, names in self._grouped("algorithm", left=True)]
-        if self.layers:
-            whole = _milliseconds(self.host_seconds), _milliseconds(self.convt_seconds)
-            lines.append(f"{self.host} alone takes {whole[0]} ms, with convt {whole[1]} ms.")
-        return lines
-
-    def _grouped(self, field: str, left: bool = False) -> list[tuple[Any, str]]:
-        """Return (value of a field, names of the layers that have it) of the layers that convt computes, or has ``left``."""
-        layers = [each for each in self.layers if math.isnan(each.convt_seconds) or not left]
-        names: dict[Any, list[str]] = {}
-        for each in layers:
-            names.setdefault(getattr(each, field), []).append(_printable(each.name))
-        return [(value, ", ".join(dict.fromkeys(found))) for value, found in names.items()]
+        found = [(f"with {' and '.join(each.fused)}", each.name) for each in self.layers if each.fused]
+        left = [each for each in self.layers if math.isnan(each.convt_seconds)]
+        found += [(f"left to {self.host} because {each.algorithm}", each.name) for each in left]
+        if not self.layers:
+            return []
+        names: dict[str, dict[str, None]] = {}  # beginning of a line -> names of layers, each once
+        for begin, name in found:
+            names.setdefault(begin, {})[terminal.printable(name)] = None
+        whole = _milliseconds(self.host_seconds), _milliseconds(self.convt_seconds)
+        lines = [f"{begin}: {', '.join(each)}" for begin, each in names.items()]
+        return [*lines, f"{self.host} alone takes {whole[0]} ms, with convt {whole[1]} ms."]
 
     def __str__(self) -> str:
-        table = [terminal.text(_COLUMNS, self.rows(), _COLUMNS, _LEFT, _WRAPPED, _WIDTH)[0]] if self.layers else []
-        return "\n".join([*table, *_wrapped(*self.notes(), self.verdict())])
+        import textwrap  # imported here, because few processes need it
+
+        lines = [line for each in (*self.notes(), self.verdict()) for line in textwrap.wrap(each, 80, break_on_hyphens=False)]
+        if self.layers:
+            lines.insert(0, terminal.text(_COLUMNS, self.rows(), _COLUMNS, _LEFT, _WRAPPED, 80)[0])
+        return "\n".join(lines)
 
     def show(self) -> None:
-        """Print what ``print`` shows; on a terminal, with a table of the package rich if it is installed."""
+        """Print the same, as wide as the terminal or, in a file, as it needs."""
         if self.layers:
             terminal.draw("", _COLUMNS, self.rows(), _COLUMNS, left=_LEFT, wrapped=_WRAPPED)
-        print("\n".join(_wrapped(*self.notes(), self.verdict())))
+        terminal.say(*self.notes(), self.verdict())
 
     def __repr__(self) -> str:
         return (
@@ -181,27 +184,14 @@ class Worth(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as a dict for JSON, which has neither infinity nor NaN: these are None."""
-        layers = [{name: _known(value) for name, value in layer._asdict().items()} for layer in self.layers]
-        whole = {"host_seconds": self.host_seconds, "convt_seconds": self.convt_seconds, "share": self.share}
-        numbers = {name: _known(value) for name, value in (whole | {"bound": self.bound, "reached": self.reached}).items()}
+        layers = [{name: known(value) for name, value in layer._asdict().items()} for layer in self.layers]
+        numbers = {name: known(getattr(self, name)) for name in ("host_seconds", "convt_seconds", "share", "bound", "reached")}
         return {"host": self.host, "layers": layers, **numbers, "verdict": self.verdict()}
 
 
-_LEFT, _WIDTH = ("layer", "shape", "algorithm"), 80
-_WRAPPED = {"layer": 12, "shape": 26, "algorithm": 12}  # least widths of columns that wrap in a narrow table
-
-
-def _printable(name):
-    """Return a name, escaped if it has control characters, because names of a model's parts may contain any characters."""
-    return name if name.isprintable() else ascii(name)
-
-
-def _known(value):
+def known(value):
+    """Return a value for JSON: None for infinity and NaN."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _milliseconds(seconds):
-    return "-" if math.isnan(seconds) else f"{seconds * 1e3:.3f}" if seconds < 0.1 else f"{seconds * 1e3:.0f}"
 
 
 def percent(share):
@@ -212,33 +202,26 @@ def times(factor):
     return f"{factor:.2f} times" if factor < 10 else f"{factor:.0f} times"
 
 
+def _milliseconds(seconds):
+    return "-" if math.isnan(seconds) else f"{seconds * 1e3:.3f}" if seconds < 0.1 else f"{seconds * 1e3:.0f}"
+
+
 def _sizes(shape):
     """Return a shape as text, without a batch of 1."""
     return "x".join(map(str, shape[1:] if shape[:1] == (1,) else shape))
 
 
-def _wrapped(*texts):
-    import textwrap  # imported here, because few processes need it
+def planned(operator, shape, seconds, limits):
+    """Return what a `LayerTime` says about an operator that computes data of a shape in ``seconds``: algorithm and of_limit.
 
-    return [line for text in texts for line in textwrap.wrap(text, _WIDTH, break_on_hyphens=False)]
-
-
-def planned(operator, shape, limit):
-    """Return ``(algorithm, seconds of the hardware limit)`` of an operator for a data shape. Nothing is packed.
-
-    ``limit`` is a `limits.MachineLimits`.
+    Nothing is packed. ``limits`` is a `MachineLimits`.
     """
     problem = operator._attributes.problem(tuple(shape))
-    return choose(operator._plans, problem)[0], limit.of(problem).seconds
+    return {"algorithm": choose(operator._plans, problem)[0], "of_limit": limits.of(problem).seconds / seconds}
 
 
-def machine_limit(threads):
-    """Return a `limits.MachineLimits`, for `planned`."""
-    return limits.MachineLimits(threads)
-
-
-def in_turns(calls, budget, rounds=4, pause=0.0, step=lambda: None, before=()):
-    """Return the seconds of each call: the minimum over ``rounds`` rounds of its median time in a round.
+def in_turns(calls, budget, step=lambda: None, pause=0.0, before=(), rounds=ROUNDS):
+    """Return the seconds of each call: the minimum over the rounds of its median time in a round.
 
     In each round the calls take turns, with a pause of ``pause`` seconds before each. ``step`` is called before each turn, and
     ``before`` has a function for each call that prepares its turns. ``budget`` is in seconds per call.
@@ -252,10 +235,10 @@ def in_turns(calls, budget, rounds=4, pause=0.0, step=lambda: None, before=()):
             step()
             prepare()
             time.sleep(pause)
-            times, end = [], time.perf_counter() + budget / rounds
-            while time.perf_counter() < end or len(times) < 3:
+            seconds, end = [], time.perf_counter() + budget / rounds
+            while time.perf_counter() < end or len(seconds) < 3:
                 start = time.perf_counter()
                 call()
-                times.append(time.perf_counter() - start)
-            medians.append(statistics.median(times))
+                seconds.append(time.perf_counter() - start)
+            medians.append(statistics.median(seconds))
     return [min(medians) for medians in found]

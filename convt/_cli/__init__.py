@@ -1,1 +1,1 @@
-"""The command line: its errors and exit codes, and layers given as text. `convt.__main__` belongs to this room."""
+"""The command line: layers given as text. `convt.__main__` belongs to this room, `_base.arguments` has what others share."""

@@ -1,12 +1,13 @@
 """Layers given on the command line: JSON, or the ConvTranspose nodes of an ONNX model."""
 
+import contextlib
 import inspect
 import os
 from typing import NamedTuple
 
 import numpy as np
 
-from .._base import check, layer_format, padding
+from .._base import arguments, check, layer_format, padding
 from .._base.problem import ITEMSIZE, NUMPY_DTYPE
 from .._call import onnx_rules
 from .._call import operator as _operator
@@ -49,22 +50,25 @@ class Layer(NamedTuple):
         return np.random.default_rng(seed).standard_normal(shape, np.float32).astype(NUMPY_DTYPE[self.dtype], copy=False)
 
 
-class InvalidLayer(NamedTuple):
-    """An invalid layer and its error."""
+def read(text, shapes=None, reporting=lambda name: contextlib.nullcontext()):
+    """Return the layers of an argument: JSON, a file with JSON, or an ONNX file.
 
-    name: str
-    error: Exception
-
-
-def read(text, shapes=None):
-    """Return the layers of an argument: JSON, a file with JSON, or an ONNX file. Each is a `Layer` or an `InvalidLayer`.
-
-    ``shapes`` maps inputs of an ONNX model to their sizes. Raise ValueError if the whole argument is invalid, ImportError if an
-    ONNX file needs the onnx package.
+    ``shapes`` maps inputs of an ONNX model to their sizes. Each layer is made in a context ``reporting(name)``, so that an
+    invalid one need not hide the others. Raise ValueError if the whole argument is invalid, ImportError if an ONNX file needs
+    the onnx package.
     """
+    found = []
+    for name, make, *details in _parts(text, shapes or {}):
+        with reporting(name):
+            found.append(make(*details))
+    return found
+
+
+def _parts(text, shapes):
+    """Return ``(name, function, *its arguments)`` for each layer; the function makes the layer."""
     there = os.path.exists(text)
     if there and text.endswith(".onnx"):
-        return _of_model(text, shapes or {})
+        return _of_model(text, shapes)
     if shapes and not text.endswith(".onnx"):
         raise ValueError(f"--shape: got a shape with {layer_format.shown(text)}, wanted it with an ONNX file only")
     try:
@@ -75,15 +79,7 @@ def read(text, shapes=None):
         if not there and not text.lstrip().startswith(("{", "[")):
             raise ValueError(f"layer: got {layer_format.shown(text)}, neither a file nor JSON; wanted {_WANTED}") from None
         raise ValueError(f"layer: {text if there else layer_format.shown(text)}: {error}") from error
-    return [_attempt(name, _of_row, row, name) for name, row in rows]
-
-
-def _attempt(name, make, *arguments):
-    """Return ``make(*arguments)``, or `InvalidLayer` if it fails, so that one invalid layer does not hide the others."""
-    try:
-        return make(*arguments)
-    except (TypeError, ValueError) as error:
-        return InvalidLayer(name, error)
+    return [(name, _of_row, row, name) for name, row in rows]
 
 
 def _of_row(row, name):
@@ -94,11 +90,11 @@ def _of_row(row, name):
 
 
 def _of_model(path, shapes):
-    """Return the ConvTranspose nodes of a model's main graph as layers. A batch of unknown size is 1."""
+    """Return the `_parts` of the ConvTranspose nodes of a model's main graph. A batch of unknown size is 1."""
     try:
         import onnx
     except ImportError as error:
-        raise ImportError('an ONNX model needs the onnx package: pip install onnx') from error
+        raise ImportError("an ONNX model needs the onnx package: pip install onnx") from error
     try:
         model = onnx.load(path, load_external_data=False)
     except Exception as error:  # protobuf has its own exception classes
@@ -107,8 +103,12 @@ def _of_model(path, shapes):
     inputs = {each.name: each.type for each in model.graph.input if each.name not in weights}
     if unknown := sorted(shapes.keys() - inputs.keys()):
         raise ValueError(f"--shape: got {unknown}, wanted inputs of the model: {list(inputs)}")
-    if any([_fill_in(name, kind, shapes.get(name)) for name, kind in inputs.items()]):
-        _forget_sizes(model.graph)
+    for name, kind in inputs.items():
+        _fill_in(name, kind, shapes.get(name))
+    if shapes:  # so that shape inference computes all others anew
+        del model.graph.value_info[:]
+        for each in model.graph.output:
+            each.type.tensor_type.ClearField("shape")
     try:
         model = onnx.shape_inference.infer_shapes(model)
     except Exception as error:  # protobuf has its own exception classes
@@ -122,51 +122,29 @@ def _of_model(path, shapes):
     if not nodes:
         raise ValueError(f"layer: got {path!r}, wanted a model with a ConvTranspose node in its main graph")
     if any(0 in known.get(node.input[0], (0, ()))[1] for node in nodes if node.input):
-        _refuse_open_axes(inputs)
+        for name, kind in inputs.items():
+            shape = [each.dim_value or each.dim_param or None for each in kind.tensor_type.shape.dim]
+            arguments.check_sizes(name, shape)
     names = [node.name or next(iter(node.output), f"node {n}") for n, node in enumerate(nodes, 1)]
-    return [_attempt(name, _of_node, onnx, node, name, known, opset) for name, node in zip(names, nodes, strict=True)]
+    return [(name, _of_node, onnx, node, name, known, opset) for name, node in zip(names, nodes, strict=True)]
 
 
 def _fill_in(name, kind, sizes):
-    """Set the sizes of a model's input to ``sizes``; if these are None, set an unknown batch to 1.
-
-    Return whether a known size changed.
-    """
-    tensor = kind.tensor_type if kind.HasField("tensor_type") else None
-    dims = tensor.shape.dim if tensor is not None and tensor.HasField("shape") else None
+    """Set the sizes of a model's input to ``sizes``; if these are None, set an unknown batch to 1."""
+    tensor = kind.tensor_type
     if sizes is None:
-        if dims and not dims[0].dim_value:
-            dims[0].dim_value = 1
-        return False
-    if tensor is None:
+        if tensor.shape.dim and not tensor.shape.dim[0].dim_value:
+            tensor.shape.dim[0].dim_value = 1
+        return
+    if not kind.HasField("tensor_type"):
         raise ValueError(f"--shape: got {name!r}, which is not a tensor; wanted an input that is a tensor")
-    if dims is None:
-        dims = tensor.shape.dim
+    if not tensor.HasField("shape"):
         for _ in sizes:
-            dims.add()
-    if len(dims) != len(sizes):
-        raise ValueError(f"--shape: got rank {len(sizes)} for {name!r}, wanted the model's rank, {len(dims)}")
-    changed = any(dim.dim_value not in (0, size) for dim, size in zip(dims, sizes, strict=True))
-    for dim, size in zip(dims, sizes, strict=True):
+            tensor.shape.dim.add()
+    if len(tensor.shape.dim) != len(sizes):
+        raise ValueError(f"--shape: got rank {len(sizes)} for {name!r}, wanted the model's rank, {len(tensor.shape.dim)}")
+    for dim, size in zip(tensor.shape.dim, sizes, strict=True):
         dim.dim_value = size
-    return changed
-
-
-def _refuse_open_axes(inputs):
-    """Raise ValueError if an input of a model has axes of unknown size. ``inputs`` maps names to onnx types."""
-    for name, kind in inputs.items():
-        axes = kind.tensor_type.shape.dim if kind.HasField("tensor_type") else ()
-        if not all(each.dim_value for each in axes):
-            shape, sizes = [each.dim_value or each.dim_param or None for each in axes], [each.dim_value or "N" for each in axes]
-            wanted = f"--shape {name}={','.join(map(str, sizes))}"
-            raise ValueError(f"input {name}: got no sizes for the open axes of {shape}, wanted {wanted}")
-
-
-def _forget_sizes(graph):
-    """Remove the shapes of intermediate results and outputs, so that shape inference recomputes them."""
-    del graph.value_info[:]
-    for each in graph.output:
-        each.type.tensor_type.ClearField("shape")
 
 
 def _of_node(onnx, node, name, known, opset):

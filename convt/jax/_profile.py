@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections import defaultdict
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import jax
@@ -13,6 +13,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from .._base import check, terminal
 from .._call import worth
 from .._call.worth import LayerTime, Worth
+from .._model.limits import MachineLimits
 from .._run import config
 from . import _site
 from ._patch import accelerate
@@ -21,8 +22,6 @@ from ._primitive import CONVOLUTION, conv_transpose_p, site_arguments
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
-
-_ROUNDS = 4
 
 
 def profile(
@@ -69,13 +68,11 @@ def profile(
     budget = check.number("budget", budget, 0)
     call = functools.partial(function, **(keywords or {}))
     fast = functools.partial(fast, **(keywords or {}))
-    found = list(_convolutions(jax.make_jaxpr(fast)(*inputs).jaxpr, 1))
-    with terminal.progress(2 * _ROUNDS * (1 + len(found))) as begin:
-        step = functools.partial(begin, "timing the function")
-        programs = [_program(call, inputs), _program(fast, inputs)]
-        host, ours = worth.in_turns(programs, budget, _ROUNDS, step=step)
-        limit = worth.machine_limit(config.get_num_threads())
-        layers = [_layer(equation, calls, budget / (1 + len(found)), step, limit) for equation, calls in found]
+    found = _convolutions(jax.make_jaxpr(fast)(*inputs).jaxpr)
+    with terminal.progress(2 * worth.ROUNDS * (1 + len(found))) as begin:
+        step, limits = functools.partial(begin, "timing the function"), MachineLimits(config.get_num_threads())
+        host, ours = worth.in_turns([_program(call, inputs), _program(fast, inputs)], budget, step)
+        layers = [_layer(equation, calls, budget / (1 + len(found)), step, limits) for equation, calls in found]
     looked_for = "calls of jax.lax with lhs_dilation above 1"
     return Worth("JAX", tuple(layers), host, ours, looked_for, "Use convt.jax.accelerate(function).")
 
@@ -86,18 +83,17 @@ def _program(function, inputs):
     return lambda: jax.block_until_ready(compiled(*inputs))
 
 
-def _convolutions(jaxpr, calls):
-    """Yield (equation, number of its calls) of the transposed convolutions of a program, equal ones together.
+def _convolutions(jaxpr):
+    """Return [(equation, number of its calls)] of the transposed convolutions of a program, equal ones together.
 
     A loop of unknown length counts as one call.
     """
-    found, counts = {}, defaultdict(int)
-    for equation, times in _equations(jaxpr, calls):
+    found, counts = {}, Counter()
+    for equation, times in _equations(jaxpr, 1):
         key = str(equation.source_info.name_stack), str([each.aval for each in equation.invars]), str(equation.params)
         found.setdefault(key, equation)
         counts[key] += times
-    for key, equation in found.items():
-        yield equation, counts[key]
+    return [(equation, counts[key]) for key, equation in found.items()]
 
 
 def _equations(jaxpr, calls):
@@ -113,20 +109,17 @@ def _equations(jaxpr, calls):
                     yield from _equations(getattr(inner, "jaxpr", inner), times)
 
 
-def _layer(equation, calls, budget, step, limit):
-    """Return the `LayerTime` of an equation. ``limit`` is a `limits.MachineLimits`."""
+def _layer(equation, calls, budget, step, limits):
+    """Return the `LayerTime` of an equation. ``limits`` is a `MachineLimits`."""
     rng = np.random.default_rng(0)
     arrays = [jax.numpy.asarray(rng.standard_normal(each.aval.shape), each.aval.dtype) for each in equation.invars]
-    (output,) = equation.outvars
-    name = str(equation.source_info.name_stack) or "convolution"
-    shapes = tuple(arrays[0].shape), tuple(output.aval.shape)
-    programs = [_program(functools.partial(CONVOLUTION.bind, **equation.params), arrays)]
-    if equation.primitive is CONVOLUTION:
-        (host,) = worth.in_turns(programs, budget, _ROUNDS, step=step)
-        return LayerTime(name, *shapes, host * calls, algorithm="convt does not support it", calls=calls)
-    programs.append(_program(functools.partial(conv_transpose_p.bind, **equation.params), arrays))
-    host, ours = worth.in_turns(programs, budget, _ROUNDS, step=step)
-    site = _site.WithGivenWeights(*site_arguments(arrays[0].shape, arrays[1].shape, equation.params))
-    operator = site.operator_of(np.asarray(arrays[1]))
-    algorithm, least = worth.planned(operator, shapes[0], limit)
-    return LayerTime(name, *shapes, host * calls, ours * calls, algorithm, least / ours, calls=calls)
+    name, shape = str(equation.source_info.name_stack) or "convolution", tuple(arrays[0].shape)
+    primitives = [CONVOLUTION] if equation.primitive is CONVOLUTION else [CONVOLUTION, conv_transpose_p]
+    programs = [_program(functools.partial(each.bind, **equation.params), arrays) for each in primitives]
+    host, *ours = worth.in_turns(programs, budget, step)
+    found = {"algorithm": "convt does not support it"}
+    if ours:
+        site = _site.WithGivenWeights(*site_arguments(shape, arrays[1].shape, equation.params))
+        operator = site.operator_of(np.asarray(arrays[1]))
+        found = {"convt_seconds": ours[0] * calls} | worth.planned(operator, shape, ours[0], limits)
+    return LayerTime(name, shape, tuple(equation.outvars[0].aval.shape), host * calls, **found, calls=calls)

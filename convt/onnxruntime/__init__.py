@@ -15,7 +15,6 @@ After `register`, any session takes it by name: ``providers=["ConvtExecutionProv
     _parameters     the parameters of a node in a run: dequantized, with a norm or scale folded in
     _model          ONNX Runtime's own computation of nodes, for runs that convt refuses
     _host           exceptions in a node, of convt, ONNX Runtime and signal handlers
-    _profile        what convt changes in a whole model, from ONNX Runtime's profiler
     __main__        the command that compares a model with and without convt
 """
 

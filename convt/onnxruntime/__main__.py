@@ -4,8 +4,13 @@ It prints a table of the ConvTranspose nodes, the share of the run time that the
 """
 
 import argparse
+import functools
+import json
 import math
+import os
 import sys
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -14,12 +19,13 @@ from .._base import arguments as _arguments
 from .._base import dtypes, terminal
 from .._base.problem import PRECISIONS
 from .._call import worth
-from . import InferenceSession, _profile
+from .._call.worth import LayerTime, Worth
+from .._model.limits import MachineLimits
+from .._run import config
+from . import InferenceSession
 
-_EXAMPLES = """examples:
-  python -m convt.onnxruntime model.onnx --shape X=1,3,64,64
-  python -m convt.onnxruntime model.onnx --shape X=1,3,64,64 --threads 1 --json -
-"""
+_RUNS = 6  # profiled runs of each session; the first does not count
+_SUFFIX = "_kernel_time"
 SPINNING = 0.13  # seconds; ONNX Runtime's threads spin this long after a run and slow down whatever runs next
 
 # ONNX Runtime's name of an input's type -> the dtype of random arrays for the input
@@ -48,9 +54,7 @@ def _random(each, shape, rng):
     if each.type not in _DTYPES:
         raise ValueError(f"input {each.name}: got {each.type}, wanted an array by --input, or one of {', '.join(_DTYPES)}")
     shape = each.shape if shape is None else shape
-    if any(not isinstance(size, int) for size in shape):
-        sizes = ",".join(str(size) if isinstance(size, int) else "N" for size in shape)
-        raise ValueError(f"input {each.name}: got no sizes for the open axes of {shape}, wanted --shape {each.name}={sizes}")
+    _arguments.check_sizes(each.name, shape)
     dtype = _DTYPES[each.type]
     values = rng.standard_normal(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
     return values.astype(dtype)
@@ -77,9 +81,50 @@ def difference(before, after):
     return worst
 
 
-def in_turns(calls, budget, rounds=4, step=lambda: None):
-    """Return the seconds of each call, as `worth.in_turns` does, with a pause of `SPINNING` before each turn."""
-    return worth.in_turns(calls, budget, rounds, SPINNING, step)
+in_turns = functools.partial(worth.in_turns, pause=SPINNING)
+
+
+def node_seconds(create, feed, runs=_RUNS):
+    """Return ``{name of a node: (seconds in a run, calls in a run)}`` of a session that ``create(options)`` returns."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = onnxruntime.SessionOptions()
+        options.enable_profiling, options.profile_file_prefix = True, os.path.join(folder, "profile")
+        session = create(options)
+        for _ in range(runs):
+            session.run(None, feed)
+        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    found = [{}]
+    for event in events:
+        name = event["name"]
+        if event.get("cat") == "Node" and name.endswith(_SUFFIX):
+            found[-1].setdefault(name.removesuffix(_SUFFIX), []).append(event["dur"] / 1e6)
+        elif name == "model_run":
+            found.append({})
+    counted = found[1:-1]
+    return {
+        name: (min(sum(run.get(name, ())) for run in counted), max(len(run.get(name, ())) for run in counted))
+        for name in {name for run in counted for name in run}
+    }
+
+
+def _layers(session, host_seconds, convt_seconds, threads):
+    """Yield the `LayerTime` of the nodes of a session that has run. The seconds are results of `node_seconds`."""
+    report, limits = session.report, MachineLimits(threads or config.get_num_threads())
+    for name, node in session.nodes.items():
+        if not node.shapes:
+            continue  # no run has reached it
+        (data, _), output = list(node.shapes.items())[-1]
+        replaced = [host_seconds[each.name][0] for each in node.group.originals if each.name in host_seconds]
+        seconds, calls = convt_seconds.get(node.host_name, (math.nan, 1))
+        packed, found = node.packed or node.last_packed[1], {"algorithm": node.description()["algorithm"]}
+        if packed is not None:
+            found = worth.planned(packed.operator, data, seconds / calls, limits) | found
+        found |= {"fused": report.fused.get(name, ()), "calls": calls}
+        yield LayerTime(name, data, output, sum(replaced) if replaced else math.nan, seconds, **found)
+    for name, why in report.kept.items():
+        if name not in session.nodes:
+            seconds, calls = host_seconds.get(name, (math.nan, 1))
+            yield LayerTime(name, (), (), seconds, algorithm=why, calls=calls)
 
 
 def compare(model, shapes, threads, budget, precision=None, given=()):
@@ -89,32 +134,34 @@ def compare(model, shapes, threads, budget, precision=None, given=()):
     rounding errors, and is None if ONNX Runtime cannot run the model without optimisations.
     """
 
-    def session(kind, optimised=True, options=None, **words):
+    def session(kind, options=None, optimised=True):
         options = options or onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         if not optimised:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        return kind(model, options, ["CPUExecutionProvider"], **words)
+        return kind(model, options, ["CPUExecutionProvider"])
 
-    plain = session(onnxruntime.InferenceSession)
+    kinds = onnxruntime.InferenceSession, functools.partial(InferenceSession, precision=precision)
+    plain = session(kinds[0])
     feed = inputs(plain, shapes, given)
-    ours = session(InferenceSession, precision=precision)
+    ours = session(kinds[1])
     want = plain.run(None, feed)
     worst = difference(want, ours.run(None, feed))
     try:
-        own = difference(want, session(onnxruntime.InferenceSession, optimised=False).run(None, feed))
+        own = difference(want, session(kinds[0], optimised=False).run(None, feed))
     except Exception:  # ONNX Runtime can run some operators only after its optimisations replace them
         own = None
-    with terminal.progress(2 * 4) as begin:
-        calls = [lambda: plain.run(None, feed), lambda: ours.run(None, feed)]
-        seconds = in_turns(calls, budget, 4, lambda: begin("timing the model"))
-    report, (before, after) = ours.report, seconds
-    host, convts = {}, {}
+    with terminal.progress(2 * worth.ROUNDS) as begin:
+        calls = [functools.partial(each.run, None, feed) for each in (plain, ours)]
+        before, after = in_turns(calls, budget, functools.partial(begin, "timing the model"))
+    report, layers = ours.report, ()
     if ours.nodes or report.kept:
-        host = _profile.node_seconds(lambda options: session(onnxruntime.InferenceSession, options=options), feed)
-        create = lambda options: session(InferenceSession, options=options, precision=precision)  # noqa: E731
-        convts = _profile.node_seconds(create, feed)
-    found = _profile.measured(ours, host, convts, seconds, threads)
+        seconds = [node_seconds(functools.partial(session, kind), feed) for kind in kinds]
+        layers = tuple(_layers(ours, *seconds, threads))
+    found = Worth(
+        "ONNX Runtime", layers, before, after, "ConvTranspose nodes, also in subgraphs and functions",
+        "Use convt.onnxruntime.InferenceSession.",
+    )  # fmt: skip
     nodes = [{"name": name, **node.description(), "with": report.fused.get(name, ())} for name, node in ours.nodes.items()]
     results = {
         "nodes": nodes, "kept": report.kept, "reason": report.reason, "onnxruntime_s": before, "convt_s": after,
@@ -132,45 +179,27 @@ def _arrays(path):
         raise argparse.ArgumentTypeError(f"got {path!r}, wanted an .npz file of arrays named after inputs: {error}") from None
 
 
-def _number(kind, what):
-    """Return a parser of numbers of at least 0."""
-
-    def checked(text):
-        try:
-            if 0 <= (value := kind(text)) < math.inf:
-                return value
-        except ValueError:
-            pass
-        raise argparse.ArgumentTypeError(f"got {text!r}, wanted {what} >= 0")
-
-    return checked
-
-
 def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="python -m convt.onnxruntime", description=__doc__.split(": ", 1)[1])
-    parser.epilog, parser.formatter_class = _EXAMPLES, argparse.RawDescriptionHelpFormatter
+    program, example = "python -m convt.onnxruntime", "model.onnx --shape X=1,3,64,64"
+    parser = _arguments.parser(program, __doc__.split(": ", 1)[1], example, f"{example} --threads 1 --json -")
     parser.add_argument("model", help="ONNX file")
     _arguments.add_shape(parser, 0, "shape of a random input; required if the model leaves sizes of that input open")
     parser.add_argument("--input", type=_arrays, default={}, metavar="FEED.npz", help="arrays for inputs, named after them")
     parser.add_argument("--precision", choices=PRECISIONS,
                         help="lowest precision that convt may use for float32 (default: CONVT_PRECISION)")  # fmt: skip
-    parser.add_argument("--threads", type=_arguments.threads, default=0, metavar="N",
+    parser.add_argument("--threads", type=_arguments.integer, default=0, metavar="N",
                         help="threads of each session (default: the number that each library uses)")  # fmt: skip
-    parser.add_argument("--budget", type=_number(float, "a number"), default=2.0,
-                        help="seconds to time each session (default: 2)")  # fmt: skip
+    _arguments.add_budget(parser, "seconds to time each session")
     _arguments.add_json(parser)
     asked = parser.parse_args(arguments)
-    try:
-        with _arguments.printing(asked.json) as write_json:
-            results, found = compare(asked.model, asked.shape, asked.threads, asked.budget, asked.precision, asked.input)
-            found.show()
-            print(_text(results))
-            known = {name: "inf" if value == math.inf else value for name, value in results.items()}  # JSON has no infinity
-            write_json(found.as_dict() | known)
-    except KeyboardInterrupt:
-        parser.exit(130, f"{parser.prog}: stopped\n")
-    except Exception as error:  # ONNX Runtime's errors have no common base class
-        parser.exit(1, f"{parser.prog}: {error}\n")
+
+    def work(_):
+        results, found = compare(asked.model, asked.shape, asked.threads, asked.budget, asked.precision, asked.input)
+        found.show()
+        print(_text(results))
+        return found.as_dict() | {name: "inf" if value == math.inf else value for name, value in results.items()}
+
+    _arguments.run(program, asked.json, work, Exception)  # ONNX Runtime's errors have no common base class
     return 0
 
 

@@ -8,7 +8,7 @@ them. With ``--json -``, what the script prints goes to standard error.
 
 import argparse
 import contextlib
-import math
+import dataclasses
 import runpy
 import sys
 import threading
@@ -19,17 +19,21 @@ from pathlib import Path
 import torch
 
 from .._base import arguments as _arguments
-from .._call.worth import percent, times
+from .._base import words
+from .._call.worth import Worth, percent, times
 from . import profile
 
 _PROGRAM = "python -m convt.torch"
 
 
+@dataclasses.dataclass
 class Noted:
     """A model that a script calls: its last arguments, and the seconds and number of its calls."""
 
-    def __init__(self, model):
-        self.model, self.arguments, self.seconds, self.calls = model, ((), {}), 0.0, 0
+    model: torch.nn.Module
+    arguments: tuple = ((), {})
+    seconds: float = 0.0
+    calls: int = 0
 
 
 class Notes:
@@ -60,18 +64,14 @@ class Notes:
         torch.nn.Module.__call__ = self._call
 
 
-def run(script, arguments, notes):
+def run(script, arguments):
     """Run a script as a program and return its exit code. Its traceback is printed if it raises an exception."""
     argv, path = sys.argv, list(sys.path)
     sys.argv, sys.path[:1] = [script, *arguments], [str(Path(script).resolve().parent)]
     try:
-        with notes:
-            runpy.run_path(script, run_name="__main__")
+        runpy.run_path(script, run_name="__main__")
     except SystemExit as stopped:
-        code = stopped.code
-        if isinstance(code, str):
-            print(code, file=sys.stderr)
-        return code if isinstance(code, int) else int(code is not None)
+        return stopped.code
     except Exception:
         traceback.print_exc()
         return 1
@@ -80,12 +80,12 @@ def run(script, arguments, notes):
     return 0
 
 
-def measured(notes, budget):
+def measured(models, budget):
     """Return ([(title, Worth, Noted)], [title and reason of models that cannot be measured]), the most time first."""
     found, failed = [], []
-    for noted in sorted(notes.models.values(), key=lambda each: -each.seconds):
-        title = f"{type(noted.model).__name__}, {noted.calls} call{'s' * (noted.calls != 1)} of {noted.seconds:.3g} s together"
-        arguments, keywords = noted.arguments
+    for noted in sorted(models, key=lambda each: -each.seconds):
+        calls, (arguments, keywords) = words.count(noted.calls, "call"), noted.arguments
+        title = f"{type(noted.model).__name__}, {calls} of {noted.seconds:.3g} s together"
         try:
             found.append((title, profile(noted.model, *arguments, keywords=keywords, budget=budget), noted))
         except Exception as error:  # whatever a model raises, for example because the script changed or moved it
@@ -94,11 +94,13 @@ def measured(notes, budget):
 
 
 def together(found):
-    """Return (share, bound, reached) of all models, weighted by the time that the script spent in them."""
-    total = sum(noted.seconds for *_, noted in found)
-    share = sum(noted.seconds * worth.share for _, worth, noted in found) / total if total else 0.0
-    after = sum(noted.seconds / (worth.reached if worth.layers else 1.0) for _, worth, noted in found)
-    return share, 1 / (1 - share) if share < 1 else math.inf, total / after if after else 1.0
+    """Return the Worth of all models, weighted by the time that the script spent in them, without their layers."""
+    times = [
+        (noted.seconds, noted.seconds / (worth.reached if worth.layers else 1.0), noted.seconds * (1 - worth.share))
+        for _, worth, noted in found
+    ]
+    host, convt, rest = map(sum, zip(*times, strict=True))
+    return Worth("PyTorch", (), host, convt, rest_seconds=rest)
 
 
 def report(found, failed):
@@ -108,42 +110,39 @@ def report(found, failed):
         print(f"\n{title}")
         worth.show()
     print(*failed, sep="\n", end="\n" if failed else "")
-    others = len(found) - len(with_layers)
     if not found:
         print("Nothing was measured: the script called no module of PyTorch to its end.")
     elif not with_layers:
         print(f"Nothing is to gain: {found[0][1].verdict().partition(': ')[2]}")
     elif len(found) > 1:
-        share, bound, reached = together(found)
+        whole, others = together(found), len(found) - len(with_layers)
         print(
-            f"\nAll {len(found)} models ({others} without transposed convolution): it takes {percent(share)} of their time, so "
-            f"they can get at most {times(bound)} as fast; with convt they are {times(reached)} as fast."
+            f"\nAll {len(found)} models ({others} without transposed convolution): it takes {percent(whole.share)} of their "
+            f"time, so they can get at most {times(whole.bound)} as fast; with convt they are {times(whole.reached)} as fast."
         )
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(
-        prog=_PROGRAM, description=__doc__.split(": ", 1)[1], formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--budget", type=_arguments.positive, default=2.0, help="seconds to time each model (default: 2)")
+    parser = _arguments.parser(_PROGRAM, __doc__.split(": ", 1)[1], "SCRIPT.py", "--budget 5 --json - SCRIPT.py ARGUMENTS")
+    _arguments.add_budget(parser, "seconds to time each model")
     _arguments.add_json(parser)
     parser.add_argument("script", help="Python file")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
-    asked = parser.parse_args(arguments)
-    if not Path(asked.script).is_file():
-        parser.exit(1, f"{parser.prog}: script: got {asked.script!r}, wanted a Python file\n")
-    notes = Notes()
-    with _arguments.printing(asked.json) as write_json:
-        try:
-            with contextlib.redirect_stdout(sys.stderr) if asked.json == "-" else contextlib.nullcontext():
-                code = run(asked.script, asked.arguments, notes)
-            found, failed = measured(notes, asked.budget)
-        except KeyboardInterrupt:
-            parser.exit(130, f"{parser.prog}: stopped\n")
+    asked, code = parser.parse_args(arguments), 0
+
+    def work(_):
+        nonlocal code
+        if not Path(asked.script).is_file():
+            raise ValueError(f"script: got {asked.script!r}, wanted a Python file")
+        with contextlib.redirect_stdout(sys.stderr) if asked.json == "-" else contextlib.nullcontext(), Notes() as notes:
+            code = run(asked.script, asked.arguments)
+        found, failed = measured(notes.models.values(), asked.budget)
         report(found, failed)
-        spent = lambda noted: {"seconds": noted.seconds, "calls": noted.calls}  # noqa: E731
-        models = [{"model": title, **spent(noted), **worth.as_dict()} for title, worth, noted in found]
-        write_json({"models": models, "not_measured": failed})
+        spent = [{"model": title, "seconds": noted.seconds, "calls": noted.calls} for title, _, noted in found]
+        models = [each | worth.as_dict() for each, (_, worth, _) in zip(spent, found, strict=True)]
+        return {"models": models, "not_measured": failed}
+
+    _arguments.run(_PROGRAM, asked.json, work)
     return code
 
 

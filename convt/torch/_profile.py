@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
-import math
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -16,26 +16,28 @@ from .._base import check, terminal
 from .._call import operator as _operator
 from .._call import worth
 from .._call.worth import Worth
+from .._model.limits import MachineLimits
 from . import _accelerate, _compute, _forward, _functional, _fuse, _mode, _modules
 from ._arrays import array, is_channels_last
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-_RUNS, _ROUNDS = 5, 4  # recorded runs with the host and with convt each; rounds of turns of whole runs
+_RUNS = 5  # recorded runs with the host and with convt each
 _REFUSED = "convt refuses the call (CONVT_VERBOSE=1 prints the reason)"
 _UNREACHED = "a forward calls the function; accelerate(model, functional=True) lets convt compute it"
 
 
-class _Call(NamedTuple):
-    """A transposed convolution in a run."""
+@dataclasses.dataclass
+class _Call:
+    """A transposed convolution in a run. ``name`` is that of the module that calls it."""
 
     signature: tuple[Any, ...]  # shapes of input and weight, attributes
     seconds: float
-    name: str = ""  # of the module that calls it
+    name: str = ""
     by_module: bool = True  # whether the forward of a torch module calls it
-    served: tuple[Any, ...] | None = None  # (weight, bias, channels last, precision) if convt computes it
     output: tuple[int, ...] = ()
+    served: tuple[Any, ...] | None = None  # (weight, bias, channels last, precision) if convt computes it
 
 
 def _signature(input, weight, bias, *attributes):
@@ -46,38 +48,37 @@ def _signature(input, weight, bias, *attributes):
 
 
 class _Host(TorchFunctionMode):
-    """A mode in which torch computes all transposed convolutions, and which records them and what convt would fuse with them.
+    """A mode in which torch computes all transposed convolutions, and which records them.
 
-    ``names`` maps the id of a module to its name, ``behind`` the id of a module that convt fuses to that of its transposed
-    convolution. ``fused`` has the seconds of these modules by the name of the transposed convolution.
+    ``names`` maps the id of a module to its name. ``fused`` maps the name of a transposed convolution to the modules that convt
+    fuses with it, whose seconds count in its own.
     """
 
-    def __init__(self, names, behind):
+    def __init__(self, names, fused):
         super().__init__()
-        self.calls, self.names, self.behind, self.fused = [], names, behind, {}
+        self.calls, self.names, self.fused = [], names, fused
 
     def __torch_function__(self, function, types, arguments=(), keywords=None):
         keywords, is_ours = keywords or {}, function in _functional.RANKS_OF
-        if not (is_ours or self.behind) or torch.compiler.is_compiling():
+        if not (is_ours or self.fused) or torch.compiler.is_compiling():
             return function(*arguments, **keywords)
         start = time.perf_counter()
         result = function(*arguments, **keywords)
         seconds, module = time.perf_counter() - start, _forward.calling_module()
         if is_ours:
-            bound = _functional.bind(*arguments, **keywords)
             name = self.names.get(id(module)) or (function.__name__ if module is None else type(module).__name__)
-            by_module = _modules.calls_only_function(module)
-            self.calls.append(_Call(_signature(*bound), seconds, name, by_module, None, tuple(result.shape)))
-        elif (conv := self.behind.get(id(module))) is not None:
-            self.fused[conv] = self.fused.get(conv, 0.0) + seconds
+            signature, by_module = _signature(*_functional.bind(*arguments, **keywords)), _modules.calls_only_function(module)
+            self.calls.append(_Call(signature, seconds, name, by_module, tuple(result.shape)))
+        elif self.calls and module in self.fused.get(self.calls[-1].name, ()):
+            self.calls[-1].seconds += seconds
         return result
 
 
 class _Recorder:
-    """Records what convt computes in this thread, as `_functional.recorder`."""
+    """Records the calls that convt gets in this thread, as `_functional.recorder`."""
 
     def __init__(self):
-        self.calls, self.thread, self.last = [], threading.get_ident(), None
+        self.calls, self.thread, self.refused = [], threading.get_ident(), None
 
     def __call__(self, compute, rank, *arguments):
         if threading.get_ident() != self.thread:
@@ -90,22 +91,18 @@ class _Recorder:
         return result
 
     def _add(self, rank, arguments, result, seconds):
-        tensors, before = tuple(map(id, arguments[:3])), self.last
-        self.last = tensors if result is None else None
+        tensors, before = tuple(map(id, arguments[:3])), self.refused
+        self.refused = tensors if result is None else None
         if result is None and before == tensors:  # a module and then the function that it calls refuse one call
             return
-        try:
-            signature = _signature(*arguments[:8])
-        except (AttributeError, RuntimeError, TypeError):  # arguments that torch refuses
-            return
-        served = None
-        if result is not None:
-            input, weight, bias, *attributes = arguments[:8]
-            batched = input if input.dim() == rank + 2 else input.unsqueeze(0)
-            axes = [_functional.per_axis(each, rank) for each in attributes]
-            last = is_channels_last(batched, weight, axes[0], axes[1], axes[2], attributes[3], axes[4])
-            served = weight, bias, last, arguments[8]
-        self.calls.append(_Call(signature, seconds, served=served))
+        with contextlib.suppress(AttributeError, RuntimeError, TypeError):  # arguments that torch refuses
+            (input, weight, bias), call = arguments[:3], _Call(_signature(*arguments[:8]), seconds)
+            if result is not None:
+                batched = input if input.dim() == rank + 2 else input.unsqueeze(0)
+                stride, padding, output_padding, groups, dilation = call.signature[2:]
+                last = is_channels_last(batched, weight, stride, padding, output_padding, groups[0], dilation)
+                call.served = weight, bias, last, arguments[8]
+            self.calls.append(call)
 
 
 @contextlib.contextmanager
@@ -158,37 +155,37 @@ class _Rest(TorchFunctionMode):
 
 
 class _Subject:
-    """A model that runs with convt and without it, in turns."""
+    """A model that runs with convt, without it, and with transposed convolutions that take no time, in turns."""
 
     def __init__(self, model, run):
-        self.model, self.run, self.modules = model, run, []
-        if isinstance(model, torch.nn.Module):
-            self.modules = list(model.modules())
-        self.names = {id(module): name or type(module).__name__ for name, module in reversed(_named(model))}
-        self.forwards = self.found()
+        named = list(model.named_modules()) if isinstance(model, torch.nn.Module) else []
+        self.model, self.run, self.modules = model, run, [module for _, module in named]
+        self.names = {id(module): name or type(module).__name__ for name, module in named}
+        self.forwards = self._installed()
         self.is_accelerated = bool(self.forwards) or any(_modules.is_convts(each) for each in self.modules)
-        self.report, self.serving, self.always = None, None, False
-        self.rest, self.replaced, self.functional = _Rest(), [], False
+        self.kept, self.serving, self.always, self.functional = None, None, False, False
+        self.rest, self.replaced = _Rest(), []
 
-    def found(self):
-        """Return the modules with a forward of convt, and this forward."""
+    def _installed(self):
+        """Return ``(attributes of a module, forward of convt)`` of the modules that have one."""
         return [(vars(each), vars(each)["forward"]) for each in self.modules if _forward.installed(each)]
 
     def accelerate(self, functional):
         """Let convt compute the model. ``functional`` is whether it calls functions of torch.nn.functional."""
         if self.modules and not self.is_accelerated:
-            self.report = _accelerate.accelerate(self.model, functional=functional)[1]
-            self.forwards = self.found()
+            self.kept = _accelerate.accelerate(self.model, functional=functional)[1].kept
+            self.forwards = self._installed()
         self.serving, self.functional = None if self.modules else _functional.Serving(), functional
         self.install()
         with _recording() as calls:
             self.run()
         self.always = any(call.served for call in calls)  # modules of convt's classes, or accelerated ones in a function
+        self.install(self.forwards)
 
     def finish(self):
         """Leave the model as it was."""
         self.install(self.forwards)
-        if self.report is not None:
+        if self.kept is not None:
             _accelerate.restore(self.model)
 
     def install(self, forwards=()):
@@ -199,43 +196,37 @@ class _Subject:
             attributes["forward"] = forward
 
     def replace(self, behind):
-        """Make forwards that take no time, for transposed convolutions, and for modules to fuse, whose ids are ``behind``."""
+        """Make forwards that take no time, for transposed convolutions, and for the modules ``behind`` that convt fuses."""
         for module in self.modules:
-            if id(module) in behind:
+            if module in behind:
                 self.replaced.append((vars(module), lambda input: input))
             elif not self.functional and _modules.calls_only_function(module):
                 self.replaced.append((vars(module), self.rest.of(module)))
 
-    def run_without_layers(self):
-        with self.rest if self.functional else contextlib.nullcontext():
-            self.run()
-
-    def run_without(self):
-        with _Host({}, {}) if self.always else contextlib.nullcontext():
-            self.run()
-
-    def run_with_convt(self):
-        with self.serving or contextlib.nullcontext():
+    def run_in(self, mode):
+        """Run in a mode of torch, or in none."""
+        with mode or contextlib.nullcontext():
             self.run()
 
     def fused(self):
         """Return {name of a transposed convolution: modules that convt fuses with it now}, while convt computes the model."""
         found = {}
         for module in [each for each in self.modules if _forward.installed(each, _fuse.SequentialForward)]:
-            _, leaves = _fuse.leaves(module)
-            for conv, behind in _fuse.fused_modules(leaves):
+            for conv, behind in _fuse.fused_modules(_fuse.leaves(module)[1]):
                 name = self.names.get(id(conv))
                 found[name] = max(behind, found.get(name, []), key=len)
         return found
 
+    def advice(self):
+        """Return how to let convt compute the model, or "" if it does."""
+        if self.is_accelerated:
+            return ""
+        if not self.modules:
+            return "Use it with convt.torch.functional()."
+        return f"Use convt.torch.accelerate(model{', functional=True' * self.functional})."
 
-def _named(model):
-    return list(model.named_modules()) if isinstance(model, torch.nn.Module) else []
 
-
-def profile(
-    model: Callable[..., Any], *inputs: Any, keywords: Mapping[str, Any] | None = None, budget: float = 2.0
-) -> Worth:
+def profile(model: Callable[..., Any], *inputs: Any, keywords: Mapping[str, Any] | None = None, budget: float = 2.0) -> Worth:
     """Measure what convt changes in a model: the share of transposed convolution, the bound that it sets, and what is reached.
 
     The model runs under ``torch.no_grad()``, in turns without convt, with it, and without computing transposed convolutions,
@@ -281,15 +272,14 @@ def profile(
     if not callable(model):
         raise TypeError(f"model: got {type(model).__name__}, wanted a torch.nn.Module or another callable")
     budget = check.number("budget", budget, 0)
-    words = dict(keywords or {})
-    subject = _Subject(model, lambda: model(*inputs, **words))
-    steps = 2 * _RUNS + 3 * _ROUNDS
+    subject = _Subject(model, functools.partial(model, *inputs, **(keywords or {})))
+    steps = 2 * _RUNS + 3 * worth.ROUNDS
     with torch.no_grad(), _unchanged(model), terminal.progress(steps) as begin:
         return _measured(subject, budget, lambda: begin("timing the model"))
 
 
 def _measured(subject, budget, step):
-    """Measure a `_Subject` and return the `Worth`. ``step`` is called before each of 2 * _RUNS + 3 * _ROUNDS steps."""
+    """Measure a `_Subject` and return the `Worth`. ``step`` is called before each of 2 * _RUNS + 3 * worth.ROUNDS steps."""
     with _Host(subject.names, {}) as first:
         subject.run()
     looked_for = f"{_mode.FUNCTIONS} and the modules that call them"
@@ -298,83 +288,65 @@ def _measured(subject, budget, step):
         subject.run()
         seconds = time.perf_counter() - start
         return Worth("PyTorch", (), seconds, seconds, looked_for)
-    functional = not all(call.by_module for call in first.calls)
     try:
-        subject.accelerate(functional)
-        subject.install(subject.forwards)
-        subject.run_with_convt(), subject.run_with_convt()  # weights are packed at the second call
-        fused, host, ours = subject.fused(), [], []
-        behind = {id(module): name for name, modules in fused.items() for module in modules}
+        subject.accelerate(functional=not all(call.by_module for call in first.calls))
+        subject.run_in(subject.serving), subject.run_in(subject.serving)  # weights are packed at the second call
+        fused, runs = subject.fused(), []
         for _ in range(_RUNS):
             step()
             subject.install()
-            with _Host(subject.names, behind) as recorded:
+            with _Host(subject.names, fused) as host:
                 subject.run()
-            host.append(recorded)
             step()
             subject.install(subject.forwards)
-            with _recording() as calls:
-                subject.run_with_convt()
-            ours.append(calls)
-        subject.replace(behind)
-        calls = [subject.run_without, subject.run_with_convt, subject.run_without_layers]
-        before = [functools.partial(subject.install, each) for each in ((), subject.forwards, subject.replaced)]
-        *seconds, rest = worth.in_turns(calls, budget, _ROUNDS, step=step, before=before)
+            with _recording() as ours:
+                subject.run_in(subject.serving)
+            runs.append((host.calls, ours))
+        subject.replace([module for behind in fused.values() for module in behind])
+        ways = [  # forwards of modules, and a mode: without convt, with it, without the time of transposed convolutions
+            ((), _Host({}, {}) if subject.always else None), (subject.forwards, subject.serving),
+            (subject.replaced, subject.rest if subject.functional else None),
+        ]  # fmt: skip
+        before = [functools.partial(subject.install, forwards) for forwards, _ in ways]
+        calls = [functools.partial(subject.run_in, mode) for _, mode in ways]
+        *seconds, rest = worth.in_turns(calls, budget, step, before=before)
     finally:
         subject.finish()
-    reasons = subject.report.kept if subject.report is not None else {}
-    layers = tuple(_layers(host, ours, fused, reasons))
-    return Worth("PyTorch", layers, *seconds, looked_for, _advice(subject, functional), rest)
-
-
-def _advice(subject, functional):
-    """Return how to let convt compute a subject, or "" if it does."""
-    if subject.is_accelerated:
-        return ""
-    if not subject.modules:
-        return "Use it with convt.torch.functional()."
-    return f"Use convt.torch.accelerate(model{', functional=True' * functional})."
+    layers = tuple(_layers(runs, fused, subject.kept or {}))
+    return Worth("PyTorch", layers, *seconds, looked_for, subject.advice(), rest)
 
 
 def _matched(host, ours):
-    """Return the `_Call` of convt for each of the host's calls in one run, or None where convt did not get the call."""
-    found, at = [], 0
+    """Yield each of the host's calls in a run, with convt's `_Call`, or None where convt did not get the call."""
     for call in host:
-        ahead = next((n for n in range(at, len(ours)) if ours[n].signature == call.signature), None)
-        found.append(None if ahead is None else ours[ahead])
-        at = at if ahead is None else ahead + 1
-    return found
+        ahead = next((n for n, other in enumerate(ours) if other.signature == call.signature), None)
+        yield call, None if ahead is None else ours[ahead]
+        ours = ours if ahead is None else ours[ahead + 1 :]
 
 
-def _layers(host, ours, fused, reasons):
-    """Yield the `worth.LayerTime` of all layers. ``host`` and ``ours`` have the records of each run."""
-    limit, groups = worth.machine_limit(torch.get_num_threads()), {}
-    for run, (theirs, calls) in enumerate(zip(host, ours, strict=True)):
-        for call, match in zip(theirs.calls, _matched(theirs.calls, calls), strict=True):
-            group = groups.setdefault((call.name, call.signature), ([[] for _ in host], [[] for _ in host], [], []))
-            group[0][run].append(call.seconds)
-            group[1][run].append(match.seconds if match else math.nan)
-            group[2].append(call)
-            group[3].append(match)
-    count = {name: sum(key[0] == name for key in groups) for name, _ in groups}
-    for (name, signature), (theirs, times, calls, matches) in groups.items():
-        seconds = min(map(sum, theirs))  # the least, because other programs disturb whole runs less often than some layers
-        if name in fused:  # their time is known by name only
-            seconds += min(each.fused.get(name, 0.0) for each in host) / count[name]
-        convt, algorithm, of_limit = math.nan, reasons.get(name, _REFUSED if all(matches) else _UNREACHED), math.nan
+def _layers(runs, fused, reasons):
+    """Yield the `worth.LayerTime` of all layers. ``runs`` has the host's and convt's calls of each run."""
+    limits, groups = MachineLimits(torch.get_num_threads()), {}
+    for run, calls in enumerate(runs):
+        for call, match in _matched(*calls):
+            groups.setdefault((call.name, call.signature), [[] for _ in runs])[run].append((call, match))
+    for (name, signature), pairs in groups.items():
+        pairs = list(filter(None, pairs))  # of the runs that have the call
+        # The least sum of a run, because other programs disturb whole runs less often than some layers.
+        host, calls = min(sum(call.seconds for call, _ in each) for each in pairs), max(map(len, pairs))
+        matches, behind = [match for each in pairs for _, match in each], fused.get(name, ())
+        found = {"algorithm": reasons.get(name, _REFUSED if all(matches) else _UNREACHED)}
         if all(match and match.served for match in matches):
-            convt, (algorithm, least) = min(map(sum, times)), _planned(signature, matches[0].served, limit)
-            of_limit = least * len(times[0]) / convt
-        classes = tuple(type(each).__name__ for each in fused.get(name, ()))
-        yield worth.LayerTime(
-            name, signature[0], calls[0].output, seconds, convt, algorithm, of_limit, classes, max(map(len, theirs))
-        )
+            seconds = min(sum(match.seconds for _, match in each) for each in pairs)
+            found = {"convt_seconds": seconds} | _planned(signature, matches[0].served, seconds / calls, limits)
+        found |= {"fused": tuple(type(each).__name__ for each in behind), "calls": calls}
+        yield worth.LayerTime(name, signature[0], pairs[0][0][0].output, host, **found)
 
 
-def _planned(signature, served, limit):
-    """Return ``(algorithm, seconds of the hardware limit)`` of a call."""
+def _planned(signature, served, seconds, limits):
+    """Return `worth.planned` of a call that takes ``seconds``."""
     (data, _, stride, padding, output_padding, groups, dilation), (weight, bias, channels_last, precision) = signature, served
     attributes = stride, padding, output_padding, groups[0], dilation, _compute.precision_of(precision), None, "auto"
     keywords = _compute.keywords(attributes, channels_last, False)
     operator = _operator.ConvTranspose._borrowing(array(weight), None if bias is None else array(bias), **keywords)
-    return worth.planned(operator, (data[0], *data[2:], data[1]) if channels_last else data, limit)
+    return worth.planned(operator, (data[0], *data[2:], data[1]) if channels_last else data, seconds, limits)

@@ -43,8 +43,8 @@ def test_a_word_that_nobody_knows_is_answered_with_those_that_are_known(wrong):
         command.words_of(("one", "two"))(f"one,{wrong or 'three'}")
 
 
-@pytest.mark.parametrize("parse", [arguments.threads, command.integer])
-def test_integers(parse):
+def test_integers():
+    parse = arguments.integer
     assert parse("1") == 1 and parse(str(2**63 - 1)) == 2**63 - 1
     for wrong in ("0", "-1", "1.5", "two", "", str(2**63), "9" * 5000, "1,2"):
         with pytest.raises(argparse.ArgumentTypeError, match="wanted an integer of at least 1"):

@@ -1,4 +1,4 @@
-"""Tests of what command lines draw: tables of 80 columns that keep what matters, without and with rich, and progress bars."""
+"""Tests of what command lines draw: tables of 80 columns that keep what matters, and progress bars."""
 
 import io
 import itertools
@@ -30,16 +30,10 @@ class Screen(io.TextIOWrapper):
         return self.buffer.getvalue().decode(self.encoding)
 
 
-@pytest.mark.parametrize("with_rich", [True, False])
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
 @pytest.mark.parametrize("width", [60, 80, 300])
-def test_a_table_keeps_the_layer_the_ratio_and_the_winner(width, encoding, with_rich, monkeypatch):
-    if with_rich:
-        pytest.importorskip("rich")
-    else:
-        monkeypatch.setitem(sys.modules, "rich.console", None)
+def test_a_table_keeps_the_layer_the_ratio_and_the_winner(width, encoding, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
-    monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setattr(sys, "stdout", screen := Screen(encoding))
     terminal.draw("a [title]", HEADS, ROWS, NEEDED)
     text = screen.text()
@@ -47,7 +41,7 @@ def test_a_table_keeps_the_layer_the_ratio_and_the_winner(width, encoding, with_
     assert all(len(line) <= width for line in table.splitlines()) and "[title]" in table
     assert all(word in table for word in ("ratio", "1.22", "winner", "scatter:amx_one"))
     name = NAME.encode(encoding, "backslashreplace").decode(encoding)
-    starts = [re.findall(r"[^\s|\u2502]+", line)[:1] for line in table.splitlines()]  # the name wraps, and has no spaces
+    starts = [re.findall(r"\S+", line)[:1] for line in table.splitlines()]  # the name wraps, and has no spaces
     assert name in "".join(itertools.chain(*starts))
     assert bool(missing) == (width < 300)
     if encoding == "ascii":
@@ -61,41 +55,58 @@ def test_a_file_gets_all_columns(monkeypatch, capsys):
     assert head.split("  ")[0] == "layer" and all(cell in row for cell in ROWS[0])
 
 
-def test_a_bar_says_what_is_done_and_the_time_left_and_goes_away(monkeypatch, capsys):
-    pytest.importorskip("rich")
+def terminal_of(monkeypatch):
+    """Make standard output and standard error one terminal of 80 columns, which lacks characters beside ASCII."""
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys, "stderr", screen := Screen("ascii"))
-    with terminal.progress(3) as begin:
-        for name in ("[bold]first", "second", "third"):
-            begin(name)
-        print("a line")
-    text = screen.text()
-    assert "[bold]first" in text and "2/3" in text and re.search(r"about \d:\d\d:\d\d left", text) and text.isascii()
-    assert text.endswith("\x1b[2K")  # the line of the bar is erased
-    assert capsys.readouterr().out == "a line\n"  # standard output is no terminal and gets its own text
-
-
-@pytest.mark.parametrize("why", ["no terminal", "no rich", "dumb", "nothing to do"])
-def test_there_is_no_bar_elsewhere(why, monkeypatch):
-    screen = io.StringIO() if why == "no terminal" else Screen("utf-8")
-    monkeypatch.setenv("TERM", "dumb" if why == "dumb" else "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    screen = Screen("ascii")
     monkeypatch.setattr(sys, "stderr", screen)
-    if why == "no rich":
-        monkeypatch.setitem(sys.modules, "rich.console", None)
+    monkeypatch.setattr(sys, "stdout", screen)
+    return screen
+
+
+def test_a_bar_says_what_is_done_and_the_time_left_and_goes_away(monkeypatch):
+    screen = terminal_of(monkeypatch)
+    with terminal.progress(3) as begin:
+        for name in ("[bold]first", "second", "\N{GREEK SMALL LETTER ALPHA}" * 30):
+            begin(name)
+            print("a", "line")
+        begin("at the end", 3)
+        print("an error", file=sys.stderr)
+    assert (sys.stdout, sys.stderr) == (screen, screen)
+    begun = screen.text().split("\r\x1b[K")  # which erases the line of the bar
+    assert begun[0] == f"{'[bold]first':30} {'.' * 16} 0/3" and begun[1].startswith("a line\nsecond ")
+    assert re.search(r"##### *\.+ 1/3, about \d:\d\d:\d\d left$", begun[1]) and "\\u03b1" in begun[2]
+    assert begun[-1] == "an error\n" and max(map(len, "".join(begun).split("\n"))) < 80
+
+
+@pytest.mark.parametrize("why", ["no terminal", "dumb", "nothing to do"])
+def test_there_is_no_bar_elsewhere(why, monkeypatch):
+    screen = terminal_of(monkeypatch)
+    monkeypatch.setenv("TERM", "dumb" if why == "dumb" else "xterm")
+    if why == "no terminal":
+        monkeypatch.setattr(screen, "isatty", lambda: False)
     with terminal.progress(0 if why == "nothing to do" else 2) as begin:
         begin("first")
         begin("second", 2)
-    assert (screen.getvalue() if why == "no terminal" else screen.text()) == ""
+    assert screen.text() == ""
 
 
 def test_an_error_leaves_no_bar(monkeypatch):
-    pytest.importorskip("rich")
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys, "stderr", screen := Screen("utf-8"))
+    screen = terminal_of(monkeypatch)
     with pytest.raises(KeyboardInterrupt), terminal.progress(3) as begin:
         begin("first")
         raise KeyboardInterrupt
-    assert screen.text().endswith("\x1b[2K") and "\x1b[?25h" in screen.text()  # the cursor is shown again
+    assert screen.text().endswith("\r\x1b[K") and not isinstance(sys.stdout, terminal._Above)
+
+
+def test_standard_output_that_is_a_file_is_not_touched(monkeypatch):
+    screen = terminal_of(monkeypatch)
+    monkeypatch.setattr(sys, "stdout", file := io.StringIO())
+    with terminal.progress(2) as begin:
+        begin("first")
+        print("a line")
+    assert file.getvalue() == "a line\n" and "first" in screen.text()
 
 
 def test_text_wraps_at_the_width_of_a_terminal_and_not_in_a_file(monkeypatch, capsys):

@@ -158,7 +158,6 @@ def test_the_mean_leaves_out_what_was_measured_beside_other_work():
 
 
 def test_a_narrow_terminal_shows_the_important_columns_without_other_characters_than_ascii(monkeypatch, capsys):
-    pytest.importorskip("rich")
     named = replace(LAYERS[0], name="a [long] name of a layer of a network")
     ours, theirs = result_of("convt", 1e-3, layer=named), result_of("torch-channels_last", 2e-3, layer=named)
     record = record_of(ours, theirs)
@@ -239,17 +238,6 @@ def test_a_table_has_a_row_for_each_layer_and_one_table_for_each_setting(tmp_pat
         "thin 1000.000 3000.000 1.500 slower", "broken 1000.000 - - WRONG", "fixed - 1000.000 - not compared",
     ]  # fmt: skip
     assert lines[lines.index("f32, NCX, prepacked, 1 thread") + 2] == "wide 1000.000 1000.000 0.500 faster"
-
-
-def test_rich_draws_the_table_on_a_terminal(tmp_path, capsys, monkeypatch):
-    pytest.importorskip("rich")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    before, after = record_of(result_of("convt", 1.0)), record_of(result_of("convt", 1.5))
-    assert compared(tmp_path, before, after) == 1
-    out = capsys.readouterr().out
-    assert "f32, NXC, prepacked, 1 thread" in out and "\u2501" in out
-    (row,) = [line for line in out.splitlines() if "1500.000" in line and "slower:" not in line]
-    assert "1.500" in row and "slower" in row
 
 
 def test_the_smallest_change_that_counts_can_be_set(tmp_path):

@@ -532,7 +532,7 @@ def test_show_config_says_what_there_is(capsys):
 def test_importing_convt_imports_nothing_heavy():
     script = _ONE_CALL + (
         "convt.conv_transpose(x, w); convt.ConvTranspose(w)(x); dir(convt); import sys; print(sorted("
-        "{'onnx', 'onnxruntime', 'torch', 'dask', 'jax', 'scipy', 'openvino', 'rich', 'Cython'} & set(sys.modules)))"
+        "{'onnx', 'onnxruntime', 'torch', 'dask', 'jax', 'scipy', 'openvino', 'Cython'} & set(sys.modules)))"
     )
     assert child(script) == (0, "[]\n", "")
 

@@ -11,12 +11,12 @@ import pytest
 from bench.record import FORMAT
 
 COMMANDS = [
-    "convt", "convt info", "convt plan", "convt tune", "convt calibrate", "convt bench", "convt.onnxruntime", "bench",
-    "bench compare", "bench.beside", "bench.checkouts", "bench.checksums", "bench.cores", "bench.crosscheck",
+    "convt", "convt info", "convt plan", "convt tune", "convt calibrate", "convt bench", "convt.onnxruntime", "convt.torch",
+    "bench", "bench compare", "bench.beside", "bench.checkouts", "bench.checksums", "bench.cores", "bench.crosscheck",
     "bench.errors", "bench.jax_door", "bench.models", "bench.picture", "bench.planning", "bench.recorded", "bench.scaling",
     "bench.streaming",
 ]  # fmt: skip
-NEEDS = {"convt.onnxruntime": "onnxruntime", "bench.checksums": "torch", "bench.models": "torch"}
+NEEDS = {"convt.onnxruntime": "onnxruntime", "convt.torch": "torch", "bench.checksums": "torch", "bench.models": "torch"}
 
 
 class ParsedError(Exception):

@@ -1,11 +1,9 @@
 """Tests of python -m convt and of the text that describes plans."""
 
 import contextlib
-import functools
 import itertools
 import json
 import re
-import sys
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ from cases import ALGORITHMS, child
 import convt
 from convt import __main__ as cli
 from convt import tuning
-from convt._base import terminal, words
+from convt._base import words
 from convt._base.problem import PRECISIONS, Problem
 from convt._model import costs, limits, machine
 from convt._plan import measure as _measure
@@ -154,20 +152,6 @@ def test_bars_are_in_proportion():
     bars = cli._bars([2.0, None, 3.0, 8.0, 8.4, 1e9])
     assert [bar.rstrip() for bar in bars] == ["#" * 5, "", "#" * 8, "#" * 20, "#" * 19 + ">", "#" * 19 + ">"]
     assert {len(bar) for bar in bars} == {20}
-
-
-def test_on_a_terminal_rich_draws_tables_if_it_is_there(capsys, monkeypatch):
-    pytest.importorskip("rich")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    draw = functools.partial(terminal.draw, "", ["name", "ms"], important=())
-    draw([["direct", "1.5"]])
-    drawn = capsys.readouterr().out
-    draw([["[/not markup]", "1.5"]])
-    assert "[/not markup]" in capsys.readouterr().out
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    draw([["direct", "1.5"]])
-    assert capsys.readouterr().out == "name     ms\ndirect  1.5\n"
-    assert "direct" in drawn and "1.5" in drawn and "─" in drawn
 
 
 def test_one_that_auto_does_not_take_is_in_the_table(capsys):

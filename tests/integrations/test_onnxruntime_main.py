@@ -89,8 +89,8 @@ def test_sizes_that_were_not_given_are_refused(path, capsys):
     (["--shape", "=1,2"], "wanted NAME=N,N,..."),
     (["--shape", "X=1,a"], "got 'X=1,a', wanted NAME=N,N,..."), (["--shape", "X=1,-6,4,4"], "of integers of at least 0"),
     (["--shape", "Z=1,6,4,4"], "input Z: got an unknown name, wanted an input of the model: X"),
-    (["--budget", "-1"], "got '-1', wanted a number >= 0"), (["--budget", "nan"], "got 'nan', wanted a number >= 0"),
-    (["--budget", "inf"], "got 'inf', wanted a number >= 0"),
+    (["--budget", "-1"], "got '-1', wanted a number above 0"), (["--budget", "nan"], "got 'nan', wanted a number above 0"),
+    (["--budget", "inf"], "got 'inf', wanted a number above 0"),
     (["--threads", "-2"], "got '-2', wanted an integer of at least 1"),
     (["--threads", "two"], "got 'two', wanted an integer of at least 1"), (["--shape", "X=1,5,4,4"], "INVALID_ARGUMENT"),
 ])  # fmt: skip
@@ -113,7 +113,7 @@ def test_ctrl_c_is_no_traceback(path, capsys, monkeypatch):
     monkeypatch.setattr(cli, "in_turns", interrupt)
     with pytest.raises(SystemExit) as stopped:
         cli.main([path, "--shape", "X=1,6,4,4"])
-    assert stopped.value.code == 130 and capsys.readouterr().err == "python -m convt.onnxruntime: stopped\n"
+    assert stopped.value.code == 130 and capsys.readouterr().err == "python -m convt.onnxruntime: interrupted\n"
 
 
 def test_differences():
