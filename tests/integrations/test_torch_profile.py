@@ -1,6 +1,7 @@
 """Tests of `convt.torch.profile` and of ``python -m convt.torch``: all calls are found, whoever makes them, and the model is as
 before."""
 
+import itertools
 import json
 import time
 
@@ -10,7 +11,7 @@ from torch_cases import Filtering, Squeezing1d, Weighted, reset_torch, torch  # 
 import convt
 import convt.torch as ct
 from convt.torch import __main__ as cli
-from convt.torch import _functional
+from convt.torch import _functional, _profile
 
 nn, F = torch.nn, torch.nn.functional
 
@@ -100,6 +101,35 @@ def test_the_share_is_that_of_runs_in_which_the_layers_take_no_time(functional):
     assert 0.002 < found.rest_seconds < 0.5 * found.host_seconds and found.rest_seconds < found.convt_seconds
     assert found.share == pytest.approx(1 - found.rest_seconds / found.host_seconds) and found.reached < found.bound
     assert "forward" not in vars(model.up[0]) and "forward" not in vars(model.up[1])
+
+
+def test_a_relu_that_two_layers_share_counts_in_both(monkeypatch):
+    relu = nn.ReLU()
+    model = nn.Sequential(nn.ConvTranspose1d(2, 2, 3), relu, nn.ConvTranspose1d(2, 2, 3), relu).eval()
+    names = {id(module): name for name, module in model.named_modules()}
+    monkeypatch.setattr(_profile.time, "perf_counter", itertools.count().__next__)  # each function takes a second
+    with torch.no_grad(), _profile._Host(names, {"0": [relu], "2": [relu]}) as host:
+        model(torch.ones(1, 2, 9))
+    assert [(call.name, call.seconds) for call in host.calls] == [("0", 2), ("2", 2)]
+
+
+class Alternating(nn.Module):
+    """A transposed convolution whose size changes after every other call."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.calls = nn.ConvTranspose1d(2, 2, 3), 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.up(x[..., (self.calls - 1) // 2 % 2 :])
+
+
+def test_a_call_that_only_some_runs_have():
+    """Check that a layer has the times of the runs in which it is called, each with the host and with convt."""
+    found = ct.profile(Alternating().eval(), torch.ones(1, 2, 9), budget=0.01)
+    assert [each.data for each in found.layers] == [(1, 2, 9), (1, 2, 8)]
+    assert all(each.calls == 1 and each.host_seconds > 0 and each.convt_seconds > 0 for each in found.layers)
 
 
 def test_functions_and_modules_of_convt():
