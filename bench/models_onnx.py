@@ -88,7 +88,7 @@ def _layers(model):
     source = {name: node for node in model.graph.node for name in node.output}
     order = {node.name: n for n, node in enumerate(model.graph.node)}
     nodes = sorted(session.nodes.items(), key=lambda each: order[each[1].group.originals[-1].name])
-    return {name: _chain(source, node.group.output, node.group.inputs[0]) for name, node in nodes}
+    return {name: _chain(source, node.group.output, node.group.data) for name, node in nodes}
 
 
 def _chain(source, name, data):

@@ -6,6 +6,6 @@ Nothing here computes, chooses, or knows a CPU. Modules import only numpy, ml_dt
     dtypes                                the table of dtypes
     check, views, dlpack, errors, words   what callers give: checks, views of arrays, messages
     files, layer_format, typing           files, layers as text, types for type checkers
-    arguments, terminal                   options of command lines; tables and progress bars
+    arguments, terminal                   what command lines share: options, errors, exit codes; tables and progress bars
     environment, control_groups           environment variables, and limits of containers
 """

@@ -51,6 +51,13 @@ def test_integers():
             parse(wrong)
 
 
+def test_budgets_are_finite():
+    assert arguments.positive("0.5") == 0.5
+    for wrong in ("0", "-1", "nan", "inf", "two"):
+        with pytest.raises(argparse.ArgumentTypeError, match=f"got '{wrong}', wanted a number above 0"):
+            arguments.positive(wrong)
+
+
 def test_a_shape_may_be_that_of_a_scalar_where_sizes_may_be_zero():
     def parsed(least, *texts):
         parser = argparse.ArgumentParser()

@@ -89,18 +89,6 @@ def test_bench_is_pointed_to(capsys):
     assert json.loads(capsys.readouterr().out) == {"command": "convt-bench --quick"}
 
 
-@pytest.mark.parametrize(("layout", "dtype"), [("NHWC", "f16"), ("channels-last", "Float16"), ("nxc", "half"), ("NLC", "fp16")])
-def test_synonyms_of_layouts_and_dtypes(layout, dtype, capsys):
-    assert cli.main(["plan", LAYER, "--json", "--layout", layout, "--dtype", dtype]) == 0
-    (found,) = json.loads(capsys.readouterr().out)
-    assert (found["layout"], found["dtype"]) == ("NXC", "float16")
-    for wrong in (["--layout", "NCXX"], ["--dtype", "f8"]):
-        with pytest.raises(SystemExit):
-            cli.main(["plan", LAYER, *wrong])
-        said = capsys.readouterr().err
-        assert f"got '{wrong[1]}', wanted " in said and ("NCX (channels_first, " in said or "bfloat16 (bf16)" in said)
-
-
 def test_plan(capsys):
     assert cli.main(["plan", LAYER]) == 0
     printed = capsys.readouterr().out
