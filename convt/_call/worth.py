@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from .._base import terminal, words
 from .._plan.choose import choose
+from ..algorithms import name_of
 
 ROUNDS = 4  # of turns
 _LITTLE = 1.02  # a bound or speedup up to this is within the noise of a measurement
@@ -217,7 +218,7 @@ def planned(operator, shape, seconds, limits):
     Nothing is packed. ``limits`` is a `MachineLimits`.
     """
     problem = operator._attributes.problem(tuple(shape))
-    return {"algorithm": choose(operator._plans, problem)[0], "of_limit": limits.of(problem).seconds / seconds}
+    return {"algorithm": name_of(choose(operator._plans, problem)[0]), "of_limit": limits.of(problem).seconds / seconds}
 
 
 def in_turns(calls, budget, step=lambda: None, pause=0.0, before=(), rounds=ROUNDS):
