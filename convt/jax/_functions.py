@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any
 
@@ -11,19 +10,25 @@ import jax
 from ._primitive import replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 # JAX's functions at the time convt.jax was imported. `patched` replaces those of jax.lax.
 LAX_CONV_TRANSPOSE, LAX_CONV_GENERAL_DILATED = jax.lax.conv_transpose, jax.lax.conv_general_dilated
 
 
-@dataclasses.dataclass(frozen=True)
-class _Call:
-    """A function of jax.lax and its keyword arguments. Calls are equal if types and values of the arguments are."""
+class _StaticKeywords:
+    """Keyword arguments of a function of jax.lax, as a key of compiled functions."""
 
-    function: Callable[..., Any]
-    key: tuple[Any, ...]
-    keywords: dict[str, Any] = dataclasses.field(compare=False)
+    def __init__(self, function, values):
+        self.function, self.values = function, values
+        self.key = function, tuple((name, _typed(value)) for name, value in values.items())
+        self.hash = hash(self.key)
+
+    def __hash__(self):
+        return self.hash
+
+    def __eq__(self, other):
+        return type(other) is _StaticKeywords and self.key == other.key
 
 
 def _typed(value):
@@ -34,21 +39,21 @@ def _typed(value):
 
 
 @functools.partial(jax.jit, static_argnums=2, inline=True)
-def _computed(data, filter, call):
-    return replaced(functools.partial(call.function, **call.keywords), data, filter)[0]
+def _computed(data, filter, keywords):
+    function = lambda data, filter: keywords.function(data, filter, **keywords.values)  # noqa: E731
+    return replaced(function, data, filter)[0]
 
 
-def _compute(function, lhs, rhs, **keywords):
+def _compute(function, lhs, rhs, **values):
     """Compute a function of jax.lax, with its transposed convolution by convt if convt supports it."""
-    call = _Call(function, tuple((name, _typed(value)) for name, value in keywords.items()), keywords)
     try:
-        hash(call)
+        keywords = _StaticKeywords(function, values)
     except TypeError:  # a value without a hash, such as an array: JAX accepts or refuses it
-        return function(lhs, rhs, **keywords)
+        return function(lhs, rhs, **values)
     # JAX refuses arrays of foreign byte order, but a compiled function would read them as native ones.
     if not all(hasattr(each, "shape") and getattr(getattr(each, "dtype", None), "isnative", False) for each in (lhs, rhs)):
-        return function(lhs, rhs, **keywords)
-    return _computed(lhs, rhs, call)
+        return function(lhs, rhs, **values)
+    return _computed(lhs, rhs, keywords)
 
 
 def conv_transpose(
