@@ -243,15 +243,15 @@ def expected(problem: Problem, threads: int, scale: float | None = None) -> Expe
         attributes = keywords(problem) | {"backend": "native"}
         operator = convt.ConvTranspose(np.zeros(layer.filter_shape, DTYPES[problem.dtype]), **attributes)._plans
         canonical = operator.attributes.problem(data)
-        bound = contiguous(operator, canonical)
-    plan = bound.plan
+        call = contiguous(operator, canonical)
+    plan = call.plan
     task_work, tables = made[id(plan)]
     in_blocks = task_work is None
     inner, (task_work, inner_tables) = (tables[1], made[id(tables[1])]) if in_blocks else (plan, (task_work, tables))
     works = task_work(*inner_tables)
     if len(works) != inner.tasks:
         raise AssertionError(f"{layer.name}: computed {len(works)} tasks, but the plan of {plan.algorithm} has {inner.tasks}")
-    scale = scale or ALGORITHMS[bound.form.key[0]].cost(tables[0].cut.problem if in_blocks else canonical) / max(works.sum(), 1)
+    scale = scale or ALGORITHMS[call.form.key[0]].cost(tables[0].cut.problem if in_blocks else canonical) / max(works.sum(), 1)
     total, cycles = works.sum() * scale, slowest(inner, works, threads) * scale
     used, space = plan.threads(threads), plan.threads(threads) * plan.workspace
     if in_blocks:

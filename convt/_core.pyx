@@ -201,7 +201,7 @@ def fma_peak(str dtype, int threads, double seconds, str unit=None):
     cdef const convt_isa *table = _isa
     cdef int index = _DTYPES.index(dtype), on = UNITS.index(unit), t
     cdef double total = 0
-    cdef int count = threads if CONVT_OPENMP and not forked() else 1
+    cdef int count = threads if not serial else 1
     if count > 1:
         note_pool()
     for t in prange(count, num_threads=count, nogil=True, schedule="static", chunksize=1):
@@ -221,9 +221,10 @@ def bound_cores():
     return found
 
 
-# libgomp's thread pool does not survive a fork, so the child of a process that has used it computes on one thread.
+# Whether all calls run on one thread: in a build without OpenMP, and in the child of a process that has used libgomp's thread
+# pool, which does not survive a fork.
+serial = not CONVT_OPENMP
 cdef char _pool_used = False  # concurrent calls set it without the GIL
-_forked = False
 
 
 cpdef void note_pool():
@@ -232,17 +233,12 @@ cpdef void note_pool():
 
 
 def _after_fork():
-    global _forked
-    _forked = convt_is_set(&_pool_used)
+    global serial
+    serial = serial or convt_is_set(&_pool_used)
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-def forked():
-    """Check whether this process was forked from one that had used its OpenMP pool."""
-    return _forked
 
 
 cdef Py_ssize_t _known_calls_version = 0, _scopes = 0

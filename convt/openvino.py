@@ -138,16 +138,14 @@ _NAMES = ("strides", "pads_begin", "pads_end", "dilations", "auto_pad", "output_
 
 def _compute(filter_format: str, data: Array, filter: Array, output_shape: Integers | None, given: tuple[Any, ...]) -> Any:
     """Compute either operator; their filter formats differ. ``given`` are the values of _NAMES."""
-    keywords = _keywords(filter_format, given) | {"output_shape": output_shape}
-    return api.one_shot(padding.OPENVINO, data, filter, None, keywords, tuple(keywords.values()))
+    keywords = _keywords(filter_format, given)._replace(output_shape=output_shape)
+    return api.one_shot(padding.OPENVINO, data, filter, None, keywords)
 
 
-def _keywords(filter_format: str, given: tuple[Any, ...]) -> dict[str, Any]:
+def _keywords(filter_format: str, given: tuple[Any, ...]) -> api.Keywords:
     """Return the keywords of convt for an operator's filter format and the values of _NAMES."""
-    keywords = dict(zip(_NAMES, given, strict=True), data_format="NCX", filter_format=filter_format)
-    if keywords["output_padding"] is None:
-        keywords["output_padding"] = 0
-    return keywords
+    keywords = api.Keywords(**dict(zip(_NAMES, given, strict=True)), data_format="NCX", filter_format=filter_format)
+    return keywords._replace(output_padding=0) if keywords.output_padding is None else keywords
 
 
 class ConvolutionBackpropData(operator.ConvTranspose[DType]):
@@ -192,8 +190,7 @@ class ConvolutionBackpropData(operator.ConvTranspose[DType]):
         auto_pad: OpenvinoAutoPad = None, output_padding: Integers | None = None, precision: Precision = None,
     ) -> None:  # fmt: skip
         given = strides, pads_begin, pads_end, dilations, auto_pad, output_padding, precision
-        attributes, view, _ = api.parse(filter, None, padding.OPENVINO, **_keywords(self._FILTER_FORMAT, given))
-        self._set(attributes, view.copy(order="K"), None)
+        self._copy(filter, None, _keywords(self._FILTER_FORMAT, given), padding.OPENVINO)
 
     @overload
     def __call__(

@@ -28,7 +28,7 @@ from convt import _core
 from convt._base.activation import ACTIVATIONS
 from convt._model import machine
 from convt._plan import plans
-from convt._plan.run import bound_for
+from convt._plan.run import prepared
 
 # name -> NumPy dtype, tolerance in units of the output's scale
 DTYPES = {
@@ -611,7 +611,7 @@ def taken(op, data):
     is False."""
     problem, view = op._attributes.problem(data.shape), op._attributes.nxc(data)
     out = np.empty(problem.out_shape, data.dtype)
-    return op._plans.run(problem, bound_for(op._plans, problem, view.strides, out.strides), view, out)
+    return op._plans.run(prepared(op._plans, problem, view.strides, out.strides), view, out)
 
 
 @contextlib.contextmanager

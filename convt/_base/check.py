@@ -84,7 +84,7 @@ _SYNONYMS = {"pads": "pads_begin and pads_end", "padding": "pads_begin and pads_
 
 def keywords(given, known):
     """Raise TypeError if a caller gave keywords that a function does not have."""
-    for name in given:
+    for name in [name for name in given if name not in known]:
         near = difflib.get_close_matches(name.lower(), (*known, *_SYNONYMS), 1, 0.7)
         hint = f", which probably means {_SYNONYMS.get(near[0], near[0])}" if near else ""
         raise TypeError(f"got the unknown argument {name}{hint}; wanted only {', '.join(known)}")

@@ -33,6 +33,25 @@ BACKENDS = ("auto", "native", "onednn", "reference", "tune")
 FILTER_FORMATS = ("XIO", "OIX", "IOX", "XOI", "GIOX")
 
 
+class Keywords(NamedTuple):
+    """The keywords of `conv_transpose` that an operator has too, as they were given. `parse` checks them."""
+
+    strides: Any = 1
+    pads_begin: Any = 0
+    pads_end: Any = 0
+    dilations: Any = 1
+    auto_pad: Any = None
+    output_padding: Any = 0
+    output_shape: Any = None
+    groups: Any = 1
+    data_format: Any = "NXC"
+    filter_format: Any = "XIO"
+    activation: Any = None
+    backend: Any = "auto"
+    algorithm: Any = "auto"
+    precision: Any = None
+
+
 class Attributes(NamedTuple):
     """The validated attributes of an operator that do not depend on the data's shape."""
 
@@ -152,60 +171,62 @@ def filter_view(filter, filter_format, groups):
         raise ValueError(f"groups: got {groups}, wanted a number for which {groups} x {f.shape[1:]} is a valid shape") from None
 
 
-def parse(
-    filter, bias, dialect=padding.CORE, *, strides=1, pads_begin=0, pads_end=0, dilations=1, auto_pad=None,
-    output_padding=0, output_shape=None, groups=1, data_format="NXC", filter_format="XIO", activation=None,
-    backend="auto", algorithm="auto", precision=None, **unknown,
-):  # fmt: skip
-    """Validate all arguments except the data.
+def parse(filter, bias, given, dialect=padding.CORE):
+    """Validate all arguments except the data; ``given`` are `Keywords`.
 
     Return ``(Attributes, filter view (groups, ci, co, *kernel), bias or None)``.
     """
-    check.keywords(unknown, _NAMES)
-    check.word("data_format", data_format, words.DATA_FORMATS)
-    check.word("filter_format", filter_format, FILTER_FORMATS)
-    check.word("backend", backend, BACKENDS)
-    check.word("algorithm", algorithm, ("auto", *NAMES, *ALGORITHMS), ("auto", *NAMES))
-    precision = config.default_precision() if precision is None else check.word("precision", precision, PRECISIONS)
-    groups = check.integer("groups", groups, 1)
+    check.word("data_format", given.data_format, words.DATA_FORMATS)
+    check.word("filter_format", given.filter_format, FILTER_FORMATS)
+    check.word("backend", given.backend, BACKENDS)
+    check.word("algorithm", given.algorithm, ("auto", *NAMES, *ALGORITHMS), ("auto", *NAMES))
+    precision = config.default_precision()
+    if given.precision is not None:
+        precision = check.word("precision", given.precision, PRECISIONS)
+    groups = check.integer("groups", given.groups, 1)
     filter = check.floating("filter", filter)
-    view = filter_view(filter, filter_format, groups)
+    view = filter_view(filter, given.filter_format, groups)
     groups, ci, co, *kernel = view.shape
     rank = len(kernel)
-    data_format, named_rank = words.DATA_FORMATS[data_format]
+    data_format, named_rank = words.DATA_FORMATS[given.data_format]
     if named_rank not in (None, rank):
-        named = next(name for name, value in words.DATA_FORMATS.items() if value == (data_format, named_rank))
-        axes = words.count(rank, "spatial axis", "spatial axes")
-        raise ValueError(f"data_format: got {named!r} with a filter of {axes}, wanted {data_format!r} or a name for this rank")
+        got = f"{given.data_format!r} with a filter of {words.count(rank, 'spatial axis', 'spatial axes')}"
+        raise ValueError(f"data_format: got {got}, wanted {data_format!r} or a name for this rank")
     if groups < 1:
         raise ValueError(f"filter: got {groups} groups (shape {filter.shape}), wanted at least 1")
     config.check_memory("filter", filter.shape, filter.itemsize)
     if 0 in kernel:
         raise ValueError(f"filter: got an empty kernel axis (spatial shape {tuple(kernel)}), wanted sizes >= 1")
-    if output_shape is not None:
-        output_shape = check.integers("output_shape", output_shape, rank, 0, scalar=rank == 1)
     attributes = Attributes(
         dialect=dialect,
         kernel=tuple(kernel),
-        strides=check.integers("strides", strides, rank, 1),
-        dilations=check.integers("dilations", dilations, rank, 1),
-        pads_begin=check.integers("pads_begin", pads_begin, rank, 0),
-        pads_end=check.integers("pads_end", pads_end, rank, 0),
-        auto_pad=padding.parse_auto_pad(auto_pad, dialect),
-        output_padding=check.integers("output_padding", output_padding, rank, 0),
-        output_shape=output_shape,
+        **_per_axis(given, rank, dialect),
         groups=groups,
         ci=ci,
         co=co,
         dtype=check.DTYPES[filter.dtype],
         data_format=data_format,
-        activation=_activation.parse(activation),
-        backend=config.default_backend() if backend == "auto" else backend,
-        algorithm=algorithm,
+        activation=_activation.parse(given.activation),
+        backend=config.default_backend() if given.backend == "auto" else given.backend,
+        algorithm=given.algorithm,
         precision=precision if filter.dtype == np.float32 else PRECISIONS[0],  # only float32 has a choice
-        filter_format=filter_format,
+        filter_format=given.filter_format,
     )
     return attributes, view, check_bias(attributes, bias)
+
+
+def _per_axis(given, rank, dialect):
+    """Validate the keywords that have one value per spatial axis, and auto_pad. Return them by their names."""
+    shape = given.output_shape
+    return dict(
+        output_shape=None if shape is None else check.integers("output_shape", shape, rank, 0, scalar=rank == 1),
+        strides=check.integers("strides", given.strides, rank, 1),
+        dilations=check.integers("dilations", given.dilations, rank, 1),
+        pads_begin=check.integers("pads_begin", given.pads_begin, rank, 0),
+        pads_end=check.integers("pads_end", given.pads_end, rank, 0),
+        auto_pad=padding.parse_auto_pad(given.auto_pad, dialect),
+        output_padding=check.integers("output_padding", given.output_padding, rank, 0),
+    )
 
 
 def check_bias(attributes, bias):
@@ -239,11 +260,10 @@ def _check_add(attributes, add, shape):
 
 
 def execute(attributes, plans, data, inputs, out, problem=None, add=None):
-    """Execute a validated call and return ``(output, Bound)``.
+    """Execute a validated call and return ``(output, PreparedCall)``.
 
     ``data``, ``out`` and ``add`` are in the user's layout. ``inputs`` lists (name, array) pairs that ``out`` must not overlap.
-    The `repeat.Bound` serves repeated calls on arrays like ``data`` with contiguous outputs; it is None if such calls need all
-    checks again.
+    The `PreparedCall` computes calls on arrays like ``data`` with contiguous outputs; it is None if they need all checks again.
     """
     problem = problem or attributes.problem(data.shape)
     shape = attributes.user_shape(problem.out_shape)
@@ -259,7 +279,7 @@ def execute(attributes, plans, data, inputs, out, problem=None, add=None):
     if add is not None:
         scratch, addends = views.in_the_same_order(scratch, attributes.nxc(add))
     start = time.perf_counter() if config.verbose() else 0.0
-    plan, bound = run.compute(plans, problem, source, scratch, addends)
+    plan, call = run.compute(plans, problem, source, scratch, addends)
     if start:
         log.report(problem, plan, time.perf_counter() - start)
     if scratch is not target:
@@ -267,8 +287,8 @@ def execute(attributes, plans, data, inputs, out, problem=None, add=None):
     repeatable = source is view and scratch is target and data.size and result.flags.c_contiguous
     # oneDNN may need a copy in NXC order.
     if start or not repeatable or (plan.backend != "native" and not data.flags.c_contiguous):
-        bound = None
-    return (result if out is None else out), bound
+        call = None
+    return (result if out is None else out), call
 
 
 @overload
@@ -397,43 +417,39 @@ def conv_transpose(
     [1.0, 10.0, 102.0, 20.0, 203.0, 30.0, 300.0]
     """
     if unknown:
-        check.keywords(unknown, (*_NAMES, "out", "add"))
-    values = (
+        check.keywords(unknown, (*Keywords._fields, "out", "add"))
+    given = (
         strides, pads_begin, pads_end, dilations, auto_pad, output_padding, output_shape, groups, data_format, filter_format,
         activation, backend, algorithm, precision,
     )  # fmt: skip
-    return one_shot(padding.CORE, data, filter, bias, _NAMES, values, out, add)
+    return one_shot(padding.CORE, data, filter, bias, given, out, add)
 
 
-_NAMES = (
-    "strides", "pads_begin", "pads_end", "dilations", "auto_pad", "output_padding", "output_shape", "groups", "data_format",
-    "filter_format", "activation", "backend", "algorithm", "precision",
-)  # fmt: skip
 _FEW_BYTES = 1 << 20  # a filter with repeated elements of at most these bytes is copied before it is checked
-_ONE_SHOT_CALLS = keep.Recent(keep.ONE_SHOT_PLANS)  # signature of a one-shot call -> `repeat.Shot`
+_ONE_SHOT_CALLS = keep.Recent(keep.ONE_SHOT_PLANS)  # signature of a one-shot call -> PreparedCall
 
 
-def one_shot(dialect, data, filter, bias, names, values, out=None, add=None, counts_packing=True):
+def one_shot(dialect, data, filter, bias, given, out=None, add=None, counts_packing=True):
     """Compute `conv_transpose` in any dialect.
 
-    ``names`` and ``values`` are tuples with the keyword arguments of `parse`. Their order must be the same at every call,
-    because the values are part of the signature that identifies repeated calls. Without ``counts_packing``, the algorithm is
-    the one that an operator with packed weights takes, so that the bits of the result are those of the operator.
+    ``given`` are `Keywords`, or a tuple of their values, which is made faster. Without ``counts_packing``, the algorithm is the
+    one that an operator with packed weights takes, so that the bits of the result are those of the operator.
     """
-    if not type(data) is type(filter) is np.ndarray or type(bias) not in (np.ndarray, type(None)):
-        data, filter = check.array("data", data), check.array("filter", filter)
-        bias = None if bias is None else check.array("bias", bias)
     threads = config.get_num_threads()
     kind = dialect if counts_packing else f"{dialect}, as packed, {tuning.version}"
     if (settings := config.scoped.get())[1] or settings[2]:
         kind = f"{kind}, {settings[1]}, {settings[2]}"  # the backend and precision that "auto" and None stand for
-    known = {} if config.verbose_scopes else _ONE_SHOT_CALLS.entries
-    found = repeat.repeat_shot(known, kind, data, filter, bias, values, out, threads, add)
+    calls = {} if config.verbose_scopes else _ONE_SHOT_CALLS.entries
+    found = repeat.repeat(calls, data, out, threads, add, filter, bias, kind, given)
     if type(found) is np.ndarray:  # otherwise the signature, or None
         return found
+    if not type(data) is type(filter) is np.ndarray or type(bias) not in (np.ndarray, type(None)):
+        data, filter = check.array("data", data), check.array("filter", filter)
+        bias = None if bias is None else check.array("bias", bias)
+        return one_shot(dialect, data, filter, bias, given, out, add, counts_packing)
     if out is None and 0 < filter.nbytes <= _FEW_BYTES and 0 in filter.strides:  # here, because the copy may need no checks
-        return one_shot(dialect, data, filter.copy(), bias, names, values, None, add, counts_packing)
-    parsed, view, own_bias = parse(filter, bias, dialect, **dict(zip(names, values, strict=True)))
+        return one_shot(dialect, data, filter.copy(), bias, given, None, add, counts_packing)
+    parsed, view, own_bias = parse(filter, bias, Keywords(*given), dialect)
     data = check_data(parsed, data)
     if parsed.backend == "tune":
         raise ValueError("backend: got 'tune' for a single call, wanted it in ConvTranspose, which measures once per shape")
@@ -444,15 +460,16 @@ def one_shot(dialect, data, filter, bias, names, values, out=None, add=None, cou
     if not can_repeat:
         copy = filter.copy()
         if out is None:
-            return one_shot(dialect, data, copy, bias, names, values, None, add, counts_packing)
+            return one_shot(dialect, data, copy, bias, given, None, add, counts_packing)
         own = filter_view(copy, parsed.filter_format, parsed.groups)  # `out` must not overlap the caller's filter
     once = plans.Plans(parsed, own, views.readable_view(own_bias), one_shot=True, counts_packing=counts_packing)
     inputs = ("data", data), ("filter", view), ("bias", own_bias)
-    result, bound = execute(parsed, once, data, inputs, out, add=add)
+    result, call = execute(parsed, once, data, inputs, out, add=add)
     # A call that fell back to another algorithm because of its weights is not kept: the next weights may not need the fallback.
-    may_keep = bound is not None and bound.as_chosen and bound.form.finite
+    may_keep = call is not None and call.as_chosen and call.form.finite
     if may_keep and found is not None and can_repeat and (bias is None or views.addressable(bias)):
-        _ONE_SHOT_CALLS.keep(found, repeat.Shot(bound))
+        call.form.keep(None)  # each call packs its own weights
+        _ONE_SHOT_CALLS.keep(found, call)
     return result
 
 
@@ -513,24 +530,13 @@ def resolve(
     >>> convt.resolve((32, 32), (3, 3), strides=2, auto_pad="same_upper")
     ((0, 0), (1, 1), (64, 64))
     """
-    check.keywords(unknown, _NAMES[:7])
+    check.keywords(unknown, Keywords._fields[:7])
     if not hasattr(kernel, "__len__") or isinstance(kernel, str):
         raise TypeError(f"kernel: got {type(kernel).__name__}, wanted one integer per spatial axis")
     rank = len(kernel)
     if rank < 1:
         raise ValueError("kernel: got no sizes, wanted one integer per spatial axis")
     kernel = check.integers("kernel", kernel, rank, 1, scalar=False)
-    if output_shape is not None:
-        output_shape = check.integers("output_shape", output_shape, rank, 0, scalar=rank == 1)
-    return padding.windows(
-        padding.CORE,
-        check.integers("in_sizes", in_sizes, rank, 0, scalar=False),
-        kernel,
-        check.integers("strides", strides, rank, 1),
-        check.integers("dilations", dilations, rank, 1),
-        check.integers("pads_begin", pads_begin, rank, 0),
-        check.integers("pads_end", pads_end, rank, 0),
-        padding.parse_auto_pad(auto_pad),
-        check.integers("output_padding", output_padding, rank, 0),
-        output_shape,
-    )
+    in_sizes = check.integers("in_sizes", in_sizes, rank, 0, scalar=False)
+    given = Keywords(strides, pads_begin, pads_end, dilations, auto_pad, output_padding, output_shape)
+    return padding.windows(padding.CORE, in_sizes, kernel, **_per_axis(given, rank, padding.CORE))

@@ -89,18 +89,18 @@ def conv_transpose(
     [[[12.0, 123.0, 230.0, 300.0]]]
     """
     W = _check.floating("W", W)
-    values = attributes(
+    given = attributes(
         W, auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape, output_padding=output_padding,
         output_shape=output_shape, pads=pads, strides=strides, opset=opset, precision=precision,
     )  # fmt: skip
-    return compute(X, W, B, values)
+    return compute(X, W, B, given)
 
 
 def attributes(
     W, *, auto_pad="NOTSET", dilations=None, group=1, kernel_shape=None, output_padding=None, output_shape=None, pads=None,
     strides=None, opset=22, precision=None,
 ):  # fmt: skip
-    """Validate the attributes of a node for a filter of W's shape and dtype, and return them as keywords of convt."""
+    """Validate the attributes of a node for a filter of W's shape and dtype, and return them as `api.Keywords`."""
     opset = _check.integer("opset", opset, 1)
     if opset < 22 and W.dtype == ml_dtypes.bfloat16:
         raise TypeError(f"W: got dtype bfloat16 at opset {opset}, wanted float32, float64 or float16 below opset 22")
@@ -110,33 +110,33 @@ def attributes(
     if kernel_shape is not None and _check.integers("kernel_shape", kernel_shape, rank, 0) != W.shape[2:]:
         raise ValueError(f"kernel_shape: got {kernel_shape}, wanted {W.shape[2:]}, the kernel of W")
     pads = _check.integers("pads", _or(pads, 0), 2 * rank, 0, each="two per spatial axis")
-    return dict(
+    return api.Keywords(
         strides=_or(strides, 1), dilations=_or(dilations, 1), pads_begin=pads[:rank], pads_end=pads[rank:], auto_pad=auto_pad,
         output_padding=_or(output_padding, 0), output_shape=output_shape, groups=group, data_format="NCX", filter_format="IOX",
         precision=precision,
     )  # fmt: skip
 
 
-def compute(X, W, B, values, out=None, add=None):
-    """Compute the output of a node, plus ``add``. ``values`` is the result of `attributes`."""
+def compute(X, W, B, given, out=None, add=None):
+    """Compute the output of a node, plus ``add``. ``given`` is the result of `attributes`."""
     with _check.renamed(_NAMES):
-        return api.one_shot(padding.ONNX, X, W, B, values, tuple(values.values()), out, add)
+        return api.one_shot(padding.ONNX, X, W, B, given, out, add)
 
 
-def check(W, B, values):
+def check(W, B, given):
     """Raise the exception that `operator` would raise. Only the shapes and dtypes of W and B are read."""
     with _check.renamed(_NAMES):
-        api.parse(W, B, padding.ONNX, **values)
+        api.parse(W, B, given, padding.ONNX)
 
 
-def operator(W, B, values, copied=False):
+def operator(W, B, given, copied=False):
     """Return a `convt.ConvTranspose` with ONNX's padding rules, which reads W and B in the caller's memory.
 
     If W was ``copied`` for the operator, its bytes count as packed weights.
     """
     with _check.renamed(_NAMES):
         weights = keep.PackedWeights(W.nbytes, W.nbytes if copied else 0)
-        return _operator.ConvTranspose._borrowing(W, B, padding.ONNX, weights, **values)
+        return _operator.ConvTranspose._borrowing(W, B, padding.ONNX, weights, **given._asdict())
 
 
 class ConvTransposeOperator(_operator.ConvTranspose[DType]):
@@ -181,13 +181,12 @@ class ConvTransposeOperator(_operator.ConvTranspose[DType]):
         output_shape=None, pads=None, strides=None, opset=22, precision=None,
     ):  # fmt: skip
         W = _check.floating("W", W)
-        values = attributes(
+        given = attributes(
             W, auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape, output_padding=output_padding,
             output_shape=output_shape, pads=pads, strides=strides, opset=opset, precision=precision,
         )  # fmt: skip
         with _check.renamed(_NAMES):
-            parsed, view, B = api.parse(W, B, padding.ONNX, **values)
-        self._set(parsed, view.copy(order="K"), None if B is None else B.copy())
+            self._copy(W, B, given, padding.ONNX)
 
 
 def _or(value, default):

@@ -75,26 +75,24 @@ class ConvTranspose(Generic[DType]):
         output_shape=None, groups=1, data_format="NXC", filter_format="XIO", activation=None, backend="auto",
         algorithm="auto", precision=None, **unknown,
     ):  # fmt: skip
-        attributes, view, bias = api.parse(
-            filter, bias, padding.CORE, strides=strides, pads_begin=pads_begin, pads_end=pads_end, dilations=dilations,
-            auto_pad=auto_pad, output_padding=output_padding, output_shape=output_shape, groups=groups,
-            data_format=data_format, filter_format=filter_format, activation=activation, backend=backend,
-            algorithm=algorithm, precision=precision, **unknown,
-        )  # fmt: skip
-        self._set(attributes, view.copy(order="K"), None if bias is None else bias.copy())
+        check.keywords(unknown, api.Keywords._fields)
+        self._copy(filter, bias, api.Keywords(
+            strides, pads_begin, pads_end, dilations, auto_pad, output_padding, output_shape, groups, data_format,
+            filter_format, activation, backend, algorithm, precision,
+        ))  # fmt: skip
 
     @classmethod
     def _borrowing(
         cls, filter: NDArray[DType], bias: NDArray[Any] | None, dialect: str = padding.CORE,
-        weights: keep.PackedWeights | None = None, **attributes: Any,
+        weights: keep.PackedWeights | None = None, **keywords: Any,
     ) -> ConvTranspose[DType]:  # fmt: skip
         """Create an operator that reads filter and bias in the caller's memory, which the caller must not change.
 
-        ``dialect`` selects the padding rules, ``attributes`` are keyword arguments of `api.parse`. ``weights`` limits the
-        packed weights of several operators of one filter together. Arrays that the kernels cannot read are copied.
+        ``dialect`` selects the padding rules, ``keywords`` are `api.Keywords`. ``weights`` limits the packed weights of several
+        operators of one filter together. Arrays that the kernels cannot read are copied.
         """
         op = cls.__new__(cls)
-        parsed, view, bias = api.parse(filter, bias, dialect, **attributes)
+        parsed, view, bias = api.parse(filter, bias, api.Keywords(**keywords), dialect)
         op._set(parsed, views.readable_view(view), views.readable_view(bias), weights)
         return op
 
@@ -108,13 +106,15 @@ class ConvTranspose(Generic[DType]):
             return None
         op = type(self).__new__(type(self))
         op._attributes, op._plans = self._attributes, self._plans.with_weights(view, views.readable_view(bias), weights)
-        op._kept = op._plans.bounds.entries
         return op
 
+    def _copy(self, filter, bias, given, dialect=padding.CORE):
+        """Initialise the operator from copies of filter and bias; ``given`` are `api.Keywords`."""
+        attributes, view, bias = api.parse(filter, bias, given, dialect)
+        self._set(attributes, view.copy(order="K"), None if bias is None else bias.copy())
+
     def _set(self, attributes, filter, bias, weights=None):
-        self._attributes = attributes
-        self._plans = plans.Plans(attributes, filter, bias, weights)
-        self._kept = self._plans.bounds.entries  # the layout of data and threads is a second key of a Bound
+        self._attributes, self._plans = attributes, plans.Plans(attributes, filter, bias, weights)
 
     @overload
     def __call__(self, data: Array, out: None = None, *, add: Array | None = None) -> NDArray[DType]: ...
@@ -144,21 +144,21 @@ class ConvTranspose(Generic[DType]):
         ValueError, TypeError, BackendUnavailableError, MemoryError
             As in `conv_transpose`.
         """
-        if type(data) is not np.ndarray:
+        own = self._plans  # `update` replaces it
+        found = repeat.repeat({} if config.verbose_scopes else own.calls.entries, data, out, config.get_num_threads(), add)
+        if type(found) is np.ndarray:  # otherwise the signature of the call, or None
+            return found
+        if found is None:
             with check.renamed(self._ARGUMENTS):
                 data = check.array("data", data)
-        kept = {} if config.verbose_scopes else self._kept
-        found = repeat.repeat(kept, data, out, config.get_num_threads(), add)
-        if type(found) is np.ndarray:  # otherwise the layout of data and threads
-            return found
-        own = self._plans  # `update` replaces it
-        result, bound = self._compute(own, self._attributes, data, out, add)
-        if bound is not None:
-            own.bounds.keep(found, bound)
+            return self(data, out, add=add)
+        result, call = self._compute(own, self._attributes, data, out, add)
+        if call is not None:
+            own.calls.keep(found, call)
         return result
 
     def _compute(self, plans, attributes, data, out, add=None):
-        """Compute a call with all checks and return ``(output, Bound)``, as `api.execute` does."""
+        """Compute a call with all checks and return ``(output, PreparedCall)``, as `api.execute` does."""
         with check.renamed(self._ARGUMENTS):
             data = api.check_data(attributes, data)
             return api.execute(attributes, plans, data, (("data", data),), out, add=add)
@@ -193,8 +193,7 @@ class ConvTranspose(Generic[DType]):
         [3.0, 3.0, 3.0, 3.0]
         """
         with check.renamed(self._ARGUMENTS):
-            self._plans = own = self._plans.with_weights(*self._checked_weights(filter, bias))
-        self._kept = own.bounds.entries
+            self._plans = self._plans.with_weights(*self._checked_weights(filter, bias))
         _core.invalidate_known_calls()
 
     def _checked_weights(self, filter, bias):

@@ -60,19 +60,19 @@ class Timeline(NamedTuple):
 
 
 class Step:
-    """The problem of a step, and the `repeat.Bound` objects of earlier calls."""
+    """The problem of a step, and its prepared calls by their signatures."""
 
     def __init__(self, own, problem):
-        self.own, self.problem, self.bounds = own, problem, {}
+        self.own, self.problem, self.calls = own, problem, {}
 
     def __call__(self, data):
         """Compute the outputs of a step from its inputs."""
-        found = repeat.repeat(self.bounds, data, None, config.get_num_threads())
-        if type(found) is np.ndarray:  # otherwise the layout of data and threads
+        found = repeat.repeat(self.calls, data, None, config.get_num_threads())
+        if type(found) is np.ndarray:  # otherwise the signature of the call
             return found
-        result, bound = api.execute(self.own.attributes, self.own.plans, data, (), None, self.problem)
-        if bound is not None:
-            self.bounds[found] = bound
+        result, call = api.execute(self.own.attributes, self.own.plans, data, (), None, self.problem)
+        if call is not None:
+            self.calls[found] = call
         return result
 
 

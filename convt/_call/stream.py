@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .._base.typing import Array
-    from .operator import ConvTranspose
     from .steps import Step
 
 _LENGTHS = 64  # number of shapes of chunks that a stream remembers
@@ -29,7 +28,7 @@ class Stream:
     time may use a stream; streams of one operator may run at once. A stream can be pickled, with its operator.
     """
 
-    def __init__(self, op: ConvTranspose, batch: Any = 1, axis: Any = -1, trim: str | None = None) -> None:
+    def __init__(self, op: Any, batch: Any = 1, axis: Any = -1, trim: str | None = None) -> None:
         attributes = op._attributes
         rank = attributes.rank
         number = check.integer("axis", axis, -rank)

@@ -165,4 +165,4 @@ def _of_node(onnx, node, name, known, opset):
     if unknown := sorted(given.keys() - _ATTRIBUTES):
         raise ValueError(f"attributes: got {unknown}, wanted only {', '.join(sorted(_ATTRIBUTES))}")
     attributes = onnx_rules.attributes(np.broadcast_to(np.zeros((), dtypes[kind]), filter), **given, opset=opset)
-    return Layer(name, data, filter, attributes, padding.ONNX, check.DTYPES[dtypes[kind]], "NCX")
+    return Layer(name, data, filter, attributes._asdict(), padding.ONNX, check.DTYPES[dtypes[kind]], "NCX")

@@ -105,10 +105,10 @@ def _measure(plans, problem, data):
     trial, runs = plans.trial(), {}
     for key in (*candidates(problem, a.algorithm, NEAR), "onednn"):
         try:
-            bound = trial.bound(trial.key(problem, source.strides, out.strides, key), key)
+            call = trial.prepared(problem, source.strides, out.strides, key)
         except BackendUnavailableError:
             continue
-        runs[key] = functools.partial(trial.run, problem, bound, source, out)
+        runs[key] = functools.partial(trial.run, call, source, out)
     try:
         best = measure.measure(runs)
     except measure.Undecided as undecided:

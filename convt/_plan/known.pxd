@@ -18,7 +18,7 @@ cdef struct Entry:
     int64_t out_sizes[KNOWN_RANK]
     bint adds  # the call adds an array of the output's shape
     bint fixed_threads  # the host sets the number of threads; otherwise `convt.num_threads` may change it
-    void *bound       # a `repeat.Bound`; `Known.references` keeps the Bound and its plan alive
+    void *call        # a `repeat.PreparedCall`; `Known.references` keeps it and its plan alive
     void *plan
     RunArguments run  # arguments of the plan, except the addresses of data and output
     size_t workspace_bytes

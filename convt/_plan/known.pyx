@@ -8,7 +8,7 @@ from .._run import config
 cimport numpy as cnp
 
 from convt._core cimport Deal, NativePlan, PackedFilter, RunArguments, has_thread_scope, known_calls_version
-from convt._plan.repeat cimport Bound, layout
+from convt._plan.repeat cimport PreparedCall, signature
 from convt._run.memory cimport return_block, take_block, workspaces
 
 cnp.import_array()
@@ -47,8 +47,8 @@ cdef bint compute_entry(Entry *entry, char *data, char *out, const char *add) no
     done = (<NativePlan>entry.plan).run_with_workspace(ws, &run)
     return_block(ws, got, workspaces())
     if done and entry.adds:
-        (<Bound>entry.bound).add(out, add, run.threads)
-    (<Bound>entry.bound).touch_all()
+        (<PreparedCall>entry.call).add(out, add, run.threads)
+    (<PreparedCall>entry.call).touch_all()
     return done
 
 
@@ -84,18 +84,18 @@ cdef class Known:
         cdef int ax, rank = cnp.PyArray_NDIM(data)
         cdef int64_t version = known_calls_version()
         cdef int64_t sizes[KNOWN_RANK]
-        cdef Bound bound
+        cdef PreparedCall call
         cdef PackedFilter packed
         cdef Deal deal
         cdef int available = threads or config.get_num_threads()
         if rank > KNOWN_RANK or (threads == 0 and has_thread_scope()):
             return
-        found = operator._kept.get(layout(data, available, adds))
+        found = operator._plans.calls.entries.get(signature(data, available, adds))
         if found is None:
             return
-        bound = <Bound>found
-        form = bound.form.weights()
-        if bound.native is None or bound.fill is not None or type(form) is not PackedFilter:
+        call = <PreparedCall>found
+        form = call.form.weights()
+        if call.native is None or call.fill is not None or type(form) is not PackedFilter:
             return
         packed = form
         for ax in range(rank):
@@ -104,19 +104,19 @@ cdef class Known:
         entry = &self.entries[n]
         if not convt_begin_writing(&entry.users):
             return  # another thread uses the entry
-        entry.run.threads = bound.native.threads(available)
-        deal = bound.native.deal_for(entry.run.threads)
-        self.references[n] = bound, packed, deal
+        entry.run.threads = call.native.threads(available)
+        deal = call.native.deal_for(entry.run.threads)
+        self.references[n] = call, packed, deal
         entry.version, entry.rank, entry.fixed_threads, entry.adds = version, rank, threads != 0, adds
         entry.weights = weights
         for ax in range(rank):
             entry.sizes[ax], entry.out_sizes[ax] = sizes[ax], cnp.PyArray_DIMS(out)[ax]
-        entry.bound, entry.plan = <void *>bound, <void *>bound.native
+        entry.call, entry.plan = <void *>call, <void *>call.native
         entry.run.weights, entry.run.bias, entry.run.source = packed.weights, packed.bias, packed.source
         entry.run.deal_tasks = NULL
         if deal is not None:
             entry.run.deal_first, entry.run.deal_tasks = deal.first.p, deal.tasks.p
-        entry.workspace_bytes = bound.native.workspace_bytes(&entry.run)
+        entry.workspace_bytes = call.native.workspace_bytes(&entry.run)
         convt_end_writing(&entry.users)
 
     cdef int entry_index(self, int rank, const int64_t *sizes, uint64_t weights, int64_t version):

@@ -74,8 +74,8 @@ class Plan:
 
 def describe(plans, problem):
     """Return the `Plan` of a problem for contiguous data. Weights are packed if the plan needs it."""
-    bound = contiguous(plans, problem)
-    plan, key, packed = bound.plan, bound.form.key[0], plans.packed(bound.form)
+    call = contiguous(plans, problem)
+    plan, key, packed = call.plan, call.form.key[0], plans.packed(call.form)
     threads = plan.threads(config.get_num_threads())
     native = plan.backend == "native"
     chosen, note = choose(plans, problem)

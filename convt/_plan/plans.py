@@ -1,5 +1,7 @@
 """`Plans`: what is kept for one set of attributes and weights: packed weights, and plans of data shapes."""
 
+import functools
+
 import numpy as np
 
 from .._base import activation
@@ -9,7 +11,7 @@ from .._run import config
 from ..algorithms import ALGORITHMS, MAKERS, caches, onednn
 from ..algorithms.reorder import ReorderRecipe, empty_reordered, memory_order, pays
 from . import keep, strides
-from .repeat import Bound, Form
+from .repeat import Form, PreparedCall
 
 _FORMS = 64  # number of forms above which those without packed weights are dropped
 
@@ -36,33 +38,33 @@ class Plans:
         self._filter_order = memory_order(filter) if one_shot else None
         counts = counts_packing and attributes.algorithm == "auto"
         self.packing_order = self._filter_order if counts else None  # memory order of a filter whose packing counts
-        self._forms = {}  # (key, machine) -> Form
+        self._forms = {}  # (key, strides, machine) -> Form
         self.weights = weights or keep.PackedWeights(filter.nbytes)
-        self.bounds = keep.Recent(keep.OPERATOR_PLANS)  # results of `key`, and layouts of calls -> Bound
+        self.calls = keep.Recent(keep.OPERATOR_PLANS)  # keys of `prepared`, and signatures of calls -> PreparedCall
         self.tuned = keep.Recent(keep.TUNED_RESULTS, plans=False)  # results of "tune"
 
     def with_weights(self, filter, bias, weights=None):
-        """Return plans for other weights of the same shapes and strides, with the plans and packing recipes of these.
+        """Return plans for other weights of the same shapes and strides, with the calls and packing recipes of these.
 
         The new weights are packed in all forms that are kept packed now; other forms are packed when they are needed.
         """
         new = Plans(self.attributes, filter, bias, weights)
         new.tuned = self.tuned
-        forms, bounds = {}, {}  # old -> new
+        forms, calls = {}, {}  # old -> new
         for place, old in self._forms.copy().items():
             if old.key[0] in ALGORITHMS:  # the recipes of backends hold weights
                 form = forms[old] = new._forms[place] = Form(old.key, old.recipe)
                 if old.weights() is not None:
                     new.packed(form)
-        entries = self.bounds.entries.copy()
+        entries = self.calls.entries.copy()
         for key, old in entries.items():
             form = forms.get(old.form)
             if isinstance(key, tuple) and form and (form.finite is not False or old.supports_nonfinite):
-                bounds[old] = old.with_form(form, new._fill_function(key[0]) if old.plan.has_holes else None)
+                calls[old] = old.changed(form, new._fill_function(key[0]) if old.plan.has_holes else None, old.addition)
         for key, old in entries.items():
             # `repeat.repeat` does not check a plan, so its keys are kept only for weights that are known to be finite or not.
-            if old in bounds and (isinstance(key, tuple) or bounds[old].form.finite is not None):
-                new.bounds.keep(key, bounds[old])
+            if old in calls and (isinstance(key, tuple) or calls[old].form.finite is not None):
+                new.calls.keep(key, calls[old])
         return new
 
     def trial(self):
@@ -70,53 +72,48 @@ class Plans:
         every = keep.PackedWeights(self.filter.nbytes, limited=False)
         return Plans(self.attributes._replace(backend="native"), self.filter, self.bias, every)
 
-    def key(self, problem, in_strides, out_strides, name):
-        """Return the key of a plan for the current machine and number of threads.
+    def prepared(self, problem, in_strides, out_strides, name, choose=None):
+        """Return the `PreparedCall` of a problem for the current machine and number of threads.
 
-        ``name`` is a key of `MAKERS`, or None: chosen. Strides are in bytes, in NXC order.
+        Strides are in bytes, in NXC order. ``name`` is a key of `MAKERS`; if it is None, ``choose()`` returns the key.
         """
         item, data_format = ITEMSIZE[problem.dtype], self.attributes.data_format
         ins = strides.normalised(in_strides, problem.in_shape, item, data_format)
         outs = strides.normalised(out_strides, problem.out_shape, item, data_format)
-        return problem, ins, outs, name, machine.current(), config.get_num_threads()
-
-    def kept(self, key):
-        """Return the `Bound` of a key that supports the present weights, or None."""
-        found = self.bounds.get(key)
+        key = problem, ins, outs, name, machine.current(), config.get_num_threads()
+        found = self.calls.get(key)
         if found is not None and found.form.finite is None:  # a plan of earlier weights
             self.packed(found.form)
-        return found if found is not None and found.suits() else None
-
-    def bound(self, key, name):
-        """Return a new `Bound` of a key for the algorithm ``name``: a plan, and the form of its weights."""
-        found = None
         while found is None or not found.suits():
-            found = self._bind(*key[:3], name)
-            self.bounds.keep(key, found)
+            name = name or choose()
+            found = self._bind(problem, ins, outs, name)
+            if not self._one_shot:
+                self.calls.keep(key, found)
             self.packed(found.form)  # packing may find weights that are not finite, which need another plan
         return found
 
     def _bind(self, problem, in_strides, out_strides, name):
-        full = lambda key: (*key, problem.strides)  # noqa: E731
-        recipe = lambda key: _packing_recipe(self._form(full(key)).recipe)  # noqa: E731
-        finite = lambda key: self._form(full(key)).finite is not False  # noqa: E731
-        plan, key = MAKERS[name].make(problem, recipe, finite, in_strides, out_strides, config.get_num_threads())
+        """Return a new `PreparedCall`: a plan, and the form of its weights."""
+        form_of = functools.partial(self._form, problem)
+        plan, key = MAKERS[name].make(
+            problem, lambda key: _packing_recipe(form_of(key).recipe), lambda key: form_of(key).finite is not False,
+            in_strides, out_strides, config.get_num_threads(),
+        )  # fmt: skip
         shape, dtype = self.attributes.user_shape(problem.out_shape), NUMPY_DTYPE[problem.dtype]
         fill = self._fill_function(problem) if plan.has_holes else None
-        return Bound(plan, self._form(full(key)), dtype, shape, strides.contiguous(shape, dtype.itemsize), fill, key[0] == name)
+        return PreparedCall(plan, form_of(key), dtype, shape, strides.contiguous(shape, dtype.itemsize), fill, key[0] == name)
 
-    def _form(self, key):
-        """Return the `Form` of a key: the key of the algorithm, its own parameters, and the problem's strides."""
-        place = key, machine.current()
+    def _form(self, problem, key):
+        """Return the `Form` of a key, the key of an algorithm and its own parameters, for the strides of a problem."""
+        place = key, problem.strides, machine.current()
         found = self._forms.get(place)
         if found is None:
-            attributes = self.attributes._replace(strides=key[-1])
             packs = key[0] in ALGORITHMS and not ALGORITHMS[key[0]].stages.unpacked
             ordered = self._filter_order and packs and pays(self.filter)
             filter = empty_reordered(self.filter) if ordered else self.filter
-            recipe = MAKERS[key[0]].recipe(attributes, filter, self.bias, key[:-1])
+            recipe = MAKERS[key[0]].recipe(problem, filter, self.bias, key)
             if ordered:
-                recipe = ReorderRecipe(recipe, attributes.dtype, self.filter)
+                recipe = ReorderRecipe(recipe, problem.dtype, self.filter)
             if len(self._forms) >= _FORMS:
                 self._forms = {at: form for at, form in self._forms.copy().items() if form.weights() is not None}
             found = self._forms.setdefault(place, Form(key, recipe))
@@ -126,10 +123,10 @@ class Plans:
         """Return the packed weights of a form; pack them if they are not kept."""
         return self.weights.get_or_pack(form, lambda: form.recipe.pack(self.filter, self.bias, config.get_num_threads()))
 
-    def run(self, problem, bound, data, out):
-        """Compute with a Bound. Return False, without a valid output, if its plan does not support the values of the data."""
-        extra = (_fill_values(problem, self.bias),) if bound.plan.has_holes else ()
-        return bound.plan.run(data, out, self.packed(bound.form), config.get_num_threads(), *extra)
+    def run(self, call, data, out):
+        """Compute on NXC views. Return False, without a valid output, if the plan does not support the values of the data."""
+        extra = (call.fill(self.bias).ravel(),) if call.fill else ()
+        return call.plan.run(data, out, self.packed(call.form), config.get_num_threads(), *extra)
 
     def _fill_function(self, problem):
         """Return a function of the bias: the values of outputs without products, shaped to broadcast in the user's layout."""

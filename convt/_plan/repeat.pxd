@@ -13,22 +13,21 @@ cdef class Kept:
     cdef int64_t last_use
 
 
-cdef class Form:
+cdef class Form(Kept):
     cdef readonly tuple key
     cdef readonly object recipe, finite
     cdef object packed
-    cdef int64_t last_use
 
     cpdef weights(self)
     cdef use(self)
 
 
-cdef class Bound(Kept):
+cdef class PreparedCall(Kept):
     cdef readonly object plan
     cdef readonly Form form
     cdef readonly bint as_chosen  # false if weights that are not finite forced another algorithm
     cdef readonly bint supports_nonfinite  # the plan also supports weights that are not finite
-    cdef object fill
+    cdef readonly object fill
     cdef readonly Addition addition
     cdef NativePlan native  # the plan if it is native, None for oneDNN
     cdef cnp.dtype dtype
@@ -36,14 +35,15 @@ cdef class Bound(Kept):
     cdef int64_t size  # elements of the output
 
     cpdef bint suits(self)
-    cpdef Bound with_form(self, Form form, fill)
-    cpdef Bound with_addition(self, Addition addition)
+    cpdef PreparedCall changed(self, Form form, fill, Addition addition)
     cdef bint matches_input(self, array)
     cdef bint matches_output(self, array)
     cdef bint matches_call(self, data, out, add)
+    cdef bint matches_weights(self, filter, bias, out)
+    cdef weights(self, filter, bias, int threads)
     cdef compute(self, data, out, packed, bias, int threads, add)
     cdef void add(self, char *out, const char *add, int threads) noexcept nogil
     cdef void touch_all(self) noexcept nogil
 
 
-cpdef bytes layout(data, int threads, bint adds=*)
+cpdef bytes signature(data, int threads, bint adds=*, filter=*, bias=*, str dialect=*, values=*)

@@ -130,32 +130,26 @@ cpdef bint are_axes(tuple values, Py_ssize_t rank):
     return True
 
 
-cpdef bytes layout(data, int threads, bint adds=False):
-    """Return type, shape and strides of a NumPy array, the number of threads, and whether the call adds an array, as bytes."""
-    cdef Signature s
-    s.length = 0
-    _add(&s, b"+" if adds else b"p", &threads, sizeof(threads))
-    _add_array(&s, data)
-    return s.bytes[:s.length]
-
-
-cpdef bytes signature(str dialect, data, filter, bias, tuple attributes, int threads, bint adds=False):
+cpdef bytes signature(data, int threads, bint adds=False, filter=None, bias=None, str dialect=None, values=None):
     """Return all properties of a call except the values of its arrays, as bytes, or None for a call without a signature.
 
-    ``adds`` says whether the call adds an array to the output.
+    ``adds`` says whether the call adds an array to the output. A one-shot call has a filter, a bias or None, and the tuple
+    ``values`` of its `api.Keywords`; the call of an operator has none of them. Calls with other arrays than NumPy's, or with
+    values of unknown types, have no signature.
     """
     cdef Signature s
     cdef const convt_isa *isa = isa_in_use()
     s.length = 0
-    if data is None or not (_add_array(&s, data) and _add_array(&s, filter) and _add_array(&s, bias)):
-        return None
-    _add(&s, b"p", &isa, sizeof(isa))
     _add(&s, b"+" if adds else b"p", &threads, sizeof(threads))
-    if not _add_value(&s, dialect):
+    if data is None or not _add_array(&s, data):
         return None
-    for value in attributes:
-        if not _add_value(&s, value):
+    if values is not None:
+        _add(&s, b"p", &isa, sizeof(isa))
+        if filter is None or not (_add_array(&s, filter) and _add_array(&s, bias) and _add_value(&s, dialect)):
             return None
+        for value in <tuple>values:
+            if not _add_value(&s, value):
+                return None
     return s.bytes[:s.length]
 
 
@@ -209,17 +203,13 @@ cdef class Kept:
         convt_store(&self.last_use, next_use())
 
 
-cdef class Form:
+cdef class Form(Kept):
     """A form of an operator's packed weights: its key, its recipe, and the packed weights while they are kept.
 
     ``finite`` tells whether all weights are finite; it is None until they are packed.
     """
     def __init__(self, tuple key, recipe):
         self.key, self.recipe = key, recipe
-
-    @property
-    def used(self):
-        return convt_load(&self.last_use)
 
     @property
     def nbytes(self):
@@ -275,12 +265,13 @@ cdef Py_ssize_t bytes_of(held) except -1:
     return total
 
 
-cdef class Bound(Kept):
+cdef class PreparedCall(Kept):
     """A plan and the form of its weights, for repeated calls, whose arrays are checked with a few comparisons.
 
     dtype, shape and strides (bytes) are those of a contiguous output. ``fill`` is a function of the bias that returns the
     values of outputs without products; it is None if there are no such outputs. With an ``addition``, each call has an array
-    that is added to the output, and the plan has no activation.
+    that is added to the output, and the plan has no activation. A one-shot call brings its weights, which it packs beforehand
+    or on the fly.
     """
     def __init__(
         self, plan, Form form, dtype, tuple shape, tuple strides, fill, bint as_chosen=True, Addition addition=None
@@ -300,13 +291,9 @@ cdef class Bound(Kept):
         """Check that the plan supports the weights. True if it is not yet known whether they are finite."""
         return self.supports_nonfinite or self.form.finite is not False
 
-    cpdef Bound with_form(self, Form form, fill):
-        """Return a Bound of the same plan with other weights."""
-        return Bound(self.plan, form, self.dtype, self.shape, self.strides, fill, self.as_chosen, self.addition)
-
-    cpdef Bound with_addition(self, Addition addition):
-        """Return a Bound of the same plan and weights for calls that add an array."""
-        return Bound(self.plan, self.form, self.dtype, self.shape, self.strides, self.fill, self.as_chosen, addition)
+    cpdef PreparedCall changed(self, Form form, fill, Addition addition):
+        """Return a call of the same plan with other weights or another addition."""
+        return PreparedCall(self.plan, form, self.dtype, self.shape, self.strides, fill, self.as_chosen, addition)
 
     cdef bint matches_input(self, array):
         """Check dtype and alignment of an input array, whose shape and strides are known to match."""
@@ -331,6 +318,24 @@ cdef class Bound(Kept):
             self.matches_output(out) and cnp.PyArray_ISWRITEABLE(out) and _disjoint(out, data)
             and (add is None or _disjoint(out, add)))
 
+    cdef bint matches_weights(self, filter, bias, out):
+        """Check the weights of a one-shot call, whose shapes and strides are known to match."""
+        return self.matches_input(filter) and (bias is None or self.matches_input(bias)) and (
+            out is None or (_disjoint(out, filter) and (bias is None or _disjoint(out, bias))))
+
+    cdef weights(self, filter, bias, int threads):
+        """Return the packed weights: those that are kept, or without a filter None; those of a one-shot call if finite."""
+        if filter is None:
+            return self.form.use()
+        recipe = self.form.recipe
+        cdef bint on_the_fly
+        if isinstance(recipe, PackRecipe):
+            on_the_fly = self.native is not None and self.native.packing_workspace > 0
+            packed = (<PackRecipe>recipe).pack(filter, bias, threads, False, on_the_fly)
+        else:
+            packed = recipe.pack(filter, bias, threads)
+        return packed if packed.finite else None
+
     cdef compute(self, data, out, packed, bias, int threads, add):
         """Run the plan and return the output, or None if its algorithm does not support the values of the data."""
         result = empty(self.shape, self.dtype) if out is None else out
@@ -351,60 +356,23 @@ cdef class Bound(Kept):
         self.addition.compute(out, add, self.size, threads)
 
 
-cdef class Shot(Kept):
-    """A one-shot call: its plan and packing recipe. Each call packs its weights again, beforehand or on the fly."""
-    cdef readonly Bound bound
-    cdef PackRecipe native  # the recipe if it is native, None for oneDNN
+def repeat(dict calls, data, out, int threads, add=None, filter=None, bias=None, str dialect=None, values=None):
+    """Return the output of a call like an earlier one, or the signature of a call that needs all checks.
 
-    def __init__(self, Bound bound):
-        self.bound, self.bytes = bound, bound.bytes
-        self.native = bound.form.recipe if isinstance(bound.form.recipe, PackRecipe) else None
-        bound.form.keep(None)
-
-    cdef run(self, data, filter, bias, out, int threads, add):
-        """Return the output of a call with the same signature, or None if the call needs all checks."""
-        cdef Bound bound = self.bound
-        if not (bound.matches_call(data, out, add) and bound.matches_input(filter) and (bias is None or bound.matches_input(bias))):
-            return None
-        if out is not None and not (_disjoint(out, filter) and (bias is None or _disjoint(out, bias))):
-            return None
-        if self.native is None:
-            packed = bound.form.recipe.pack(filter, bias, threads)
-            return bound.compute(data, out, packed, bias, threads, add) if packed.finite else None
-        cdef bint on_the_fly = bound.native is not None and bound.native.packing_workspace > 0
-        cdef PackedFilter own = self.native.pack(filter, bias, threads, False, on_the_fly)
-        return bound.compute(data, out, own, bias, threads, add) if own.finite else None
-
-
-def repeat(dict kept, data, out, int threads, add=None):
-    """Return the output of a call with the layout and threads of an earlier one, or the layout if the call needs all checks.
-
-    ``kept`` maps layouts to `Bound` objects. A call also needs all checks if its weights have to be packed again.
+    ``calls`` maps signatures to `PreparedCall` objects. The signature is None for a call without one. A call needs all checks
+    if there is none like it, if its arrays overlap or are not aligned, if weights that an operator has dropped have to be packed
+    again, or if the algorithm does not support the values.
     """
-    cdef bytes key = layout(data, threads, add is not None)
-    found = convt_find(kept, key)
+    cdef bytes key = signature(data, threads, add is not None, filter, bias, dialect, values)
+    found = convt_find(calls, key)
     if found is None:
         return key
-    cdef Bound bound = <Bound>found
-    if not bound.matches_call(data, out, add):
+    cdef PreparedCall call = <PreparedCall>found
+    if not (call.matches_call(data, out, add) and (filter is None or call.matches_weights(filter, bias, out))):
         return key
-    packed = bound.form.use()
+    packed = call.weights(filter, bias, threads)
     if packed is None:
         return key
-    convt_store(&bound.last_use, next_use())
-    result = bound.compute(data, out, packed, None, threads, add)
-    return key if result is None else result
-
-
-def repeat_shot(dict kept, str dialect, data, filter, bias, tuple attributes, out, int threads, add=None):
-    """Return the output of a one-shot call with the signature of an earlier one, or the signature if it needs all checks.
-
-    ``kept`` maps signatures to `Shot` objects. The result is None for a call without a signature.
-    """
-    cdef bytes key = signature(dialect, data, filter, bias, attributes, threads, add is not None)
-    found = convt_find(kept, key)
-    if found is None:
-        return key
-    convt_store(&(<Shot>found).last_use, next_use())
-    result = (<Shot>found).run(data, filter, bias, out, threads, add)
+    convt_store(&call.last_use, next_use())
+    result = call.compute(data, out, packed, bias, threads, add)
     return key if result is None else result

@@ -9,7 +9,7 @@ import numpy as np
 
 from convt._core cimport run_jobs
 
-from convt._core import forked
+from convt import _core
 
 cnp.import_array()
 
@@ -95,7 +95,7 @@ def checksum(array, int threads):
     """
     if not cnp.PyArray_IS_C_CONTIGUOUS(array):
         array = in_memory_order(array)
-    if forked():
+    if _core.serial:
         threads = 1
     cdef uint64_t total
     cdef const char *p = <const char *>cnp.PyArray_DATA(array)

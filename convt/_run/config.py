@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import math
 import os
@@ -16,7 +15,6 @@ from .._base.problem import ITEMSIZE, PRECISIONS
 from . import cores
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import SupportsIndex
 
     from .._base.typing import Backend, Precision
@@ -41,12 +39,11 @@ def _choose_isa():
 ISA_VARIABLE = _choose_isa()
 
 _MOST_THREADS = 1024
-_PARALLEL = bool(_core.openmp())
 _threads = None  # `Cores` of the process-wide setting
 
 
-class Scoped(NamedTuple):
-    """Settings of a block of `config`. None stands for the setting around it, or of the process."""
+class Config(NamedTuple):
+    """The settings of a block of `config`. None stands for the setting around it, or of the process."""
 
     threads: int | None = None
     backend: str | None = None
@@ -55,9 +52,9 @@ class Scoped(NamedTuple):
     verbose: bool | None = None
 
 
-_NONE = Scoped()
+_NONE = Config()
 scoped = contextvars.ContextVar("convt_settings", default=_NONE)  # those of one context
-_around: contextvars.ContextVar[tuple[Scoped, ...]] = contextvars.ContextVar("convt_settings_around", default=())
+_around: contextvars.ContextVar[tuple[Config, ...]] = contextvars.ContextVar("convt_settings_around", default=())
 verbose_scopes = 0  # number of blocks with verbose calls, in any thread; repeated calls then make all checks
 
 
@@ -82,10 +79,8 @@ def _process_threads():
 
 def threads_reason():
     """Return the reason for the result of `get_num_threads`, for `show_config`."""
-    if not _PARALLEL:
-        return "convt was built without OpenMP"
-    if _core.forked():
-        return "the process was forked after convt had used threads"
+    if _core.serial:
+        return "the process was forked after convt had used threads" if _core.openmp() else "convt was built without OpenMP"
     return _process_threads().reason if scoped.get().threads is None else "num_threads"
 
 
@@ -121,7 +116,7 @@ def get_num_threads() -> int:
     >>> convt.get_num_threads() >= 1
     True
     """
-    if not _PARALLEL or _core.forked():
+    if _core.serial:
         return 1
     return scoped.get()[0] or (_threads or _process_threads()).number
 
@@ -153,31 +148,12 @@ def set_num_threads(n: SupportsIndex | None) -> None:
     _core.invalidate_known_calls()
 
 
-class Config(NamedTuple):
-    """The settings in force inside a block of `config`, as attributes.
-
-    Attributes
-    ----------
-    threads : int
-    backend : str
-    precision : str
-    packed_weights_limit : float or None
-    verbose : bool
-    """
-
-    threads: int
-    backend: str
-    precision: str
-    packed_weights_limit: float | None
-    verbose: bool
-
-
 class ConfigBlock:
-    """A block of `config`. It can be entered several times, also in other threads."""
+    """A block of `config`. It can be entered several times, also in other threads. Its attributes are those of `Config`."""
 
     __slots__ = ("_settings",)
 
-    def __init__(self, settings: Scoped) -> None:
+    def __init__(self, settings: Config) -> None:
         self._settings = settings
 
     def __enter__(self) -> ConfigBlock:
@@ -210,20 +186,20 @@ class ConfigBlock:
         return repr(_in_force(self._settings))
 
 
-def _merged(settings: Scoped, around: Scoped) -> Scoped:
+def _merged(settings: Config, around: Config) -> Config:
     """Return the settings of a block inside another."""
     if around is _NONE:
         return settings
-    return Scoped._make(own if own is not None else other for own, other in zip(settings, around, strict=True))
+    return Config._make(own if own is not None else other for own, other in zip(settings, around, strict=True))
 
 
 _counting = threading.Lock()
 
 
-def _in_force(settings: Scoped) -> Config:
+def _in_force(settings: Config) -> Config:
     """Return the `Config` of a block with these settings in this context."""
     now = _merged(settings, scoped.get())
-    threads = now.threads if now.threads and _PARALLEL and not _core.forked() else get_num_threads()
+    threads = now.threads if now.threads and not _core.serial else get_num_threads()
     limit = _packed_limit if now.packed_weights_limit is None else now.packed_weights_limit
     verbose = VERBOSE if now.verbose is None else now.verbose
     return Config(threads, now.backend or _BACKEND, now.precision or _PRECISION, limit, verbose)
@@ -277,7 +253,7 @@ def config(
     if verbose is not None and not isinstance(verbose, bool):
         raise TypeError(f"verbose: got {type(verbose).__name__}, wanted True or False")
     limit = packed_weights_limit
-    return ConfigBlock(Scoped(
+    return ConfigBlock(Config(
         None if threads is None else min(check.integer("threads", threads, 1), _MOST_THREADS),
         None if backend is None else check.word("backend", backend, BACKENDS),
         None if precision is None else check.word("precision", precision, PRECISIONS),
@@ -286,8 +262,7 @@ def config(
     ))  # fmt: skip
 
 
-@contextlib.contextmanager
-def num_threads(n: SupportsIndex) -> Iterator[None]:
+def num_threads(n: SupportsIndex) -> ConfigBlock:
     """Limit calls inside a ``with`` block to ``n`` threads, for the current Python thread or asyncio task only.
 
     This is `config` with ``threads=n``.
@@ -311,14 +286,7 @@ def num_threads(n: SupportsIndex) -> Iterator[None]:
     ...     convt.get_num_threads()
     1
     """
-    # Not a block of `config`, because convt.torch enters one at each call if PyTorch has another number of threads.
-    token = scoped.set(Scoped(min(check.integer("n", n, 1), _MOST_THREADS), *scoped.get()[1:]))
-    _core.count_scopes(1)
-    try:
-        yield
-    finally:
-        _core.count_scopes(-1)
-        scoped.reset(token)
+    return ConfigBlock(Config(min(check.integer("n", n, 1), _MOST_THREADS)))
 
 
 # Read once at import, because reading the environment takes longer than a short call.

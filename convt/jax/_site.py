@@ -15,9 +15,6 @@ from .._run import config
 from .._version import __version__
 
 _KEPT = 4  # weights of a call that are kept packed
-_NAMES = (
-    "strides", "dilations", "pads_begin", "pads_end", "output_padding", "data_format", "filter_format", "precision",
-)  # fmt: skip
 
 # Name of an operator in programs -> the operators of this name, the newest last. Equal operators have equal names in all
 # processes, so that a program is found in JAX's compilation cache on disk.
@@ -49,7 +46,7 @@ def _operator_of(name):
 def text_for_weights(keywords, filter_axes, groups, is_constant):
     """Return the text of calls that bring their weights.
 
-    ``keywords`` are those of `convt.conv_transpose` in _NAMES, except filter_format. ``filter_axes`` are the places of out
+    ``keywords`` are those of `convt.conv_transpose`, except filter_format. ``filter_axes`` are the places of out
     channels, in channels and spatial axes in the filter, whose spatial axes are reversed. ``is_constant`` says whether the
     weights are a constant of the program.
     """
@@ -94,7 +91,7 @@ class WithGivenWeights:
 
     def __init__(self, keywords, axes, groups, is_constant=False):
         values = {name: tuple(value) if isinstance(value, list) else value for name, value in keywords.items()}
-        self.values = tuple(values.get(name, "GIOX") for name in _NAMES)
+        self.keywords = api.Keywords(**values, filter_format="GIOX")
         self.axes, self.groups, self.is_constant = axes, groups, is_constant
         self.operators = {}  # checksum -> operator
         self.lock = threading.Lock()
@@ -109,9 +106,7 @@ class WithGivenWeights:
                 operator = self._operator(filter, weights) if weights else None
             if operator is None:
                 # Without counts_packing, so that this call and later calls with packed weights give the same bits.
-                api.one_shot(
-                    padding.CORE, data, self._view(filter), None, _NAMES, self.values, out=out, counts_packing=False
-                )  # fmt: skip
+                api.one_shot(padding.CORE, data, self._view(filter), None, self.keywords, out=out, counts_packing=False)
             else:
                 operator(data, out)
         return operator
@@ -128,7 +123,7 @@ class WithGivenWeights:
 
     def operator_of(self, filter):
         """Return a new operator. It reads a copy of the filter, because XLA reuses the memory after a call."""
-        return ConvTranspose._borrowing(self._view(filter.copy()), None, **dict(zip(_NAMES, self.values, strict=True)))
+        return ConvTranspose._borrowing(self._view(filter.copy()), None, **self.keywords._asdict())
 
     def _view(self, filter):
         """Return a view of a filter of XLA's convolution as (groups, in channels, out channels, *kernel)."""

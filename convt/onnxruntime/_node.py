@@ -56,13 +56,13 @@ class Node:
 
     def values(self, weights, activation=None):
         """Return the keywords of the node's operator for weights of this shape and dtype."""
-        return {**onnx_rules.attributes(weights, **self.attributes), "activation": activation}
+        return onnx_rules.attributes(weights, **self.attributes)._replace(activation=activation)
 
     def packed_of(self, inputs):
         """Return the `_parameters.Parameters` of inputs with an operator. Those that a run may change are copied."""
         copies = {name: inputs[name].copy() for name in self.varying}
         found = _parameters.read(self.group, inputs | copies)
-        values = self.values(found.weights, found.activation) | ({"backend": "tune"} if self.settings.tune else {})
+        values = self.values(found.weights, found.activation)._replace(backend="tune" if self.settings.tune else "auto")
         operator = onnx_rules.operator(found.weights, found.bias, values, found.weights is not inputs[self.filter])
         return found._replace(weights=None, bias=None, operator=operator)
 

@@ -30,12 +30,6 @@ def precision_of(word):
     return torch.get_float32_matmul_precision() if word == "torch" else word
 
 
-_NAMES = (
-    "strides", "pads_begin", "pads_end", "output_padding", "groups", "dilations", "data_format", "filter_format", "activation",
-    "precision", "backend",
-)  # fmt: skip
-
-
 def compute(
     input, weight, bias, stride, padding, output_padding, groups, dilation, precision=None, reuse=COMPARED, activation=None,
     tune=False,
@@ -72,21 +66,18 @@ def _compute(input, weight, bias, attributes, reuse, tune):
     else:
         bias = None if bias is None else array(bias)
         # Without counts_packing, so that this call and later calls with packed weights give the same bits.
-        values = _keyword_values(attributes, channels_last)
-        result = api.one_shot(_padding.CORE, data, array(weight), bias, _NAMES, values, counts_packing=False)
+        given = keywords(attributes, channels_last)
+        result = api.one_shot(_padding.CORE, data, array(weight), bias, given, counts_packing=False)
     if channels_last:
         result = result.transpose(0, result.ndim - 1, *range(1, result.ndim - 1))
     return tensor_of(result)
 
 
-def keywords(attributes, channels_last, tune):
-    """Return the keywords of `convt.ConvTranspose`."""
-    found = dict(zip(_NAMES, _keyword_values(attributes, channels_last), strict=True))
-    return found | {"backend": "tune"} if tune else found
-
-
-def _keyword_values(attributes, channels_last):
-    """Return the values of the keywords in _NAMES, in that order."""
+def keywords(attributes, channels_last, tune=False):
+    """Return the keywords of `convt.ConvTranspose`, an `api.Keywords`."""
     stride, padding, output_padding, groups, dilation, precision, activation, backend = attributes
-    layout = "NXC" if channels_last else "NCX"
-    return stride, padding, padding, output_padding, groups, dilation, layout, "IOX", activation, precision, backend
+    return api.Keywords(
+        strides=stride, pads_begin=padding, pads_end=padding, dilations=dilation, output_padding=output_padding, groups=groups,
+        data_format="NXC" if channels_last else "NCX", filter_format="IOX", activation=activation,
+        backend="tune" if tune else backend, precision=precision,
+    )  # fmt: skip

@@ -347,6 +347,6 @@ def _planned(signature, served, seconds, limits):
     """Return `worth.planned` of a call that takes ``seconds``."""
     (data, _, stride, padding, output_padding, groups, dilation), (weight, bias, channels_last, precision) = signature, served
     attributes = stride, padding, output_padding, groups[0], dilation, _compute.precision_of(precision), None, "auto"
-    keywords = _compute.keywords(attributes, channels_last, False)
+    keywords = _compute.keywords(attributes, channels_last)._asdict()
     operator = _operator.ConvTranspose._borrowing(array(weight), None if bias is None else array(bias), **keywords)
     return worth.planned(operator, (data[0], *data[2:], data[1]) if channels_last else data, seconds, limits)

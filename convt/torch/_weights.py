@@ -93,7 +93,9 @@ class _Filter:
             if earlier is not None and (earlier._plans.bias is None) == (own is None):
                 found = earlier._with_arrays(values.array, own, values.weights)
             if found is None:
-                found = _operator.ConvTranspose._borrowing(values.array, own, weights=values.weights, **keywords(*key[0]))
+                found = _operator.ConvTranspose._borrowing(
+                    values.array, own, weights=values.weights, **keywords(*key[0])._asdict()
+                )
             values.operators[key] = found
         return found
 

@@ -92,7 +92,7 @@ def shots(name, dtype, algorithm, filter_format="XIO"):
         first = (rank + 1, rank) if filter_format == "OIX" else (rank, rank + 1)
         filter = np.ascontiguousarray(filter.transpose(*first, *range(rank)))
     keywords = {**keywords, "algorithm": algorithm, "filter_format": filter_format}
-    attributes, view, _ = api.parse(filter, None, **keywords)
+    attributes, view, _ = api.parse(filter, None, api.Keywords(**keywords))
     operator = plans.Plans(attributes, view, None, one_shot=True)
     return data, filter, keywords, run.contiguous(operator, attributes.problem(data.shape)).plan
 

@@ -83,7 +83,7 @@ def test_views_are_read_and_written():
 
 
 def chosen(data_shape, filter, persistent=False, **words):
-    attributes, view, _ = api.parse(filter, None, **words)
+    attributes, view, _ = api.parse(filter, None, api.Keywords(**words))
     return choose.choose(plans.Plans(attributes, view, None, one_shot=not persistent), attributes.problem(data_shape))[0]
 
 

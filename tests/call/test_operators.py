@@ -30,10 +30,10 @@ def test_updated_weights_are_used_and_plans_are_kept(filter_format, bias):
     inputs = [rand((1, 5, 7, 6), 4), rand((2, 9, 3, 6), 5)]
     for x in inputs:
         op(x)
-    plans = [op._plans.bounds.entries[key].plan for key in op._plans.bounds.entries]
+    plans = [op._plans.calls.entries[key].plan for key in op._plans.calls.entries]
     new, new_bias = rand(shape, 1), biases[1]
     assert op.update(new, new_bias) is None
-    assert [each.plan for each in op._plans.bounds.entries.values()] == plans
+    assert [each.plan for each in op._plans.calls.entries.values()] == plans
     wanted = [convt.ConvTranspose(new, new_bias, **keywords)(x) for x in inputs]
     new[...] = np.nan  # it was copied
     for x, want in zip(inputs, wanted, strict=True):
@@ -158,7 +158,7 @@ def test_calls_beside_updates_use_one_set_of_weights():
 def test_update_packs_only_what_is_kept():
     op = convt.ConvTranspose(rand((4, 4, 64, 64)), strides=2)
     op.update(rand((4, 4, 64, 64), 1))
-    assert op._plans.weights.bytes == 0 and not op._plans.bounds.entries
+    assert op._plans.weights.bytes == 0 and not op._plans.calls.entries
     op(rand((1, 8, 8, 64)))
     kept = op._plans.weights.bytes
     op.update(rand((4, 4, 64, 64), 2))
@@ -261,4 +261,3 @@ def test_errors_of_openvino_operators():
     ]:
         with pytest.raises(error, match=match):
             call()
-

@@ -213,14 +213,15 @@ def test_signatures_tell_calls_apart():
             for a in ("relu", "релу", ("clip", 0.0, 1.0), ("clip", -0.0, 1.0), ("clip", 0, 1), ("clip", (0.0, 1.0)))
         ),
     ]
-    signatures = [_repeat.signature(*call, n) for n in (1, 2) for call in calls]
+    signature = lambda dialect, data, *rest, threads=1: _repeat.signature(data, threads, False, *rest[:2], dialect, rest[2])  # noqa: E731
+    signatures = [signature(*call, threads=n) for n in (1, 2) for call in calls]
     assert None not in signatures and len(set(signatures)) == 2 * len(calls)
-    assert signatures == [_repeat.signature(*call, n) for n in (1, 2) for call in calls]
-    assert _repeat.signature("a", x, w, None, ([2], None), 1) == signatures[9]
+    assert signatures == [signature(*call, threads=n) for n in (1, 2) for call in calls]
+    assert signature("a", x, w, None, ([2], None)) == signatures[9]
     for data in (None, [1], np.ma.array(x), x.view(np.recarray)):
-        assert _repeat.signature("a", data, w, None, attributes, 1) is None
+        assert signature("a", data, w, None, attributes) is None
     for value in (True, np.int64(1), 2**63, b"1", object(), [1] * 1000, np.ones(1)):
-        assert _repeat.signature("a", x, w, None, (value,), 1) is None
+        assert signature("a", x, w, None, (value,)) is None
 
 
 def test_repeated_calls_are_recognised():

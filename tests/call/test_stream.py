@@ -180,7 +180,7 @@ def test_a_repeated_length_makes_no_plan(monkeypatch):
     for n in range(4):
         stream(x[:, n : n + 1])
         stream(x[:, n : n + 7])
-    monkeypatch.setattr(type(op._plans), "bound", None)
+    monkeypatch.setattr(type(op._plans), "_bind", None)
     monkeypatch.setattr(convt._call.api, "execute", None)
     other = stream.copy()
     for n in range(4):

@@ -52,12 +52,12 @@ def recording(forced=()):
     found, bind = [], _plan.Plans._bind
 
     def recorded(self, *arguments):
-        bound = bind(self, *arguments)
-        plan, threads = bound.plan, convt.get_num_threads()
+        call = bind(self, *arguments)
+        plan, threads = call.plan, convt.get_num_threads()
         text = f"{plan.isa} {getattr(plan, 'tile', '')} {plan.tasks} tasks, {plan.threads(threads)} threads, "
-        text += f"{plan.workspace} bytes each, {bound.form.key[1:]}"
+        text += f"{plan.workspace} bytes each, {call.form.key[1:]}"
         found.append((plan.algorithm, text, schedules.to_text(last_schedule())))
-        return bound
+        return call
 
     _plan.Plans._bind = recorded
     try:

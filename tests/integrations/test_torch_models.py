@@ -90,7 +90,7 @@ def test_what_accelerate_keeps():
 
 def test_without_torch():
     code, _, errors = child("import sys; sys.modules['torch'] = None; import convt; convt.torch")
-    assert code == 1 and 'ImportError: convt.torch needs PyTorch: pip install torch' in errors
+    assert code == 1 and "ImportError: convt.torch needs PyTorch: pip install torch" in errors
 
 
 @pytest.mark.parametrize("name", ct.__all__)
@@ -314,7 +314,7 @@ def computed(monkeypatch):
     seen, inner = [], _compute._compute
 
     def spy(input, weight, bias, attributes, reuse, tune):
-        seen.append(dict(zip(_compute._NAMES, _compute._keyword_values(attributes, False), strict=True))["precision"])
+        seen.append(_compute.keywords(attributes, False).precision)
         return inner(input, weight, bias, attributes, reuse, tune)
 
     monkeypatch.setattr(_compute, "_compute", spy)

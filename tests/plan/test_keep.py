@@ -43,7 +43,7 @@ def test_a_thousand_lengths_in_turns_are_planned_once_each(planned):
         for n in range(1, 1001):
             assert op(line(n)).shape == (1, 2 * n + 2, 8)
     assert len(planned) == 1000
-    plans = op._plans.bounds
+    plans = op._plans.calls
     assert 1000 << 10 < plans.bytes <= keep.OPERATOR_PLANS and len(plans) == 2000  # two keys: problem and layout
 
 
@@ -64,7 +64,7 @@ def test_the_plan_that_was_not_used_for_longest_goes_first(planned, monkeypatch)
     for n in range(1, 200):
         op(line(1))
         op(line(n))
-        assert 0 < op._plans.bounds.bytes <= 100_000
+        assert 0 < op._plans.calls.bytes <= 100_000
     assert len(planned) == 199  # the first plan was used all the time, so it was kept
     op(line(2))
     assert len(planned) == 200
@@ -75,9 +75,9 @@ def test_plans_that_are_too_large_are_kept_alone(planned, monkeypatch):
     op = convt.ConvTranspose(np.ones((4, 8, 8), f32), strides=2)
     for _ in range(3):
         op(line(5))
-    assert len(planned) == 1 and len(op._plans.bounds) == 2
+    assert len(planned) == 1 and len(op._plans.calls) == 2
     op(line(6))
-    assert len(planned) == 2 and len(op._plans.bounds) == 2
+    assert len(planned) == 2 and len(op._plans.calls) == 2
 
 
 def test_all_operators_together_have_a_bound(monkeypatch):
@@ -86,8 +86,8 @@ def test_all_operators_together_have_a_bound(monkeypatch):
     operators = [convt.ConvTranspose(np.ones((4, 8, 8), f32), strides=2, algorithm="direct") for _ in range(10)]
     for n, op in itertools.product(range(1, 31), operators):
         op(line(n))
-        assert sum(each._plans.bounds.bytes for each in operators) + api._ONE_SHOT_CALLS.bytes <= 400_000
-    assert all(len(each._plans.bounds) for each in operators)
+        assert sum(each._plans.calls.bytes for each in operators) + api._ONE_SHOT_CALLS.bytes <= 400_000
+    assert all(len(each._plans.calls) for each in operators)
 
 
 def test_what_is_kept_by_two_keys_is_counted_once():
@@ -198,7 +198,7 @@ def test_one_shot_calls_keep_no_weights():
     convt.clear_caches()
     convt.conv_transpose(np.ones((1, 5, 5, 8), f32), np.ones((2, 2, 8, 8), f32), strides=2)
     (shot,) = api._ONE_SHOT_CALLS.entries.values()
-    assert shot.bytes > 0 and shot.bound.form.nbytes == 0
+    assert shot.bytes > 0 and shot.form.nbytes == 0
 
 
 @pytest.mark.skipif(not onednn.library.available(), reason="oneDNN is not installed")
