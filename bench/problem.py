@@ -6,17 +6,12 @@ import zlib
 from dataclasses import dataclass
 from math import prod
 
-import ml_dtypes
 import numpy as np
 
 from .layers import Layer
+from .shared import dtypes
 
-DTYPES = {
-    "f32": np.dtype(np.float32),
-    "f16": np.dtype(np.float16),
-    "bf16": np.dtype(ml_dtypes.bfloat16),
-    "f64": np.dtype(np.float64),
-}
+DTYPES = {each.synonyms[0]: each.dtype for each in dtypes.COMPUTED}
 LAYOUTS = ("NXC", "NCX")
 # Products of f32 are at least as exact as those of float32, TensorFloat-32 or bfloat16. Other dtypes only have "highest".
 PRECISIONS = ("highest", "high", "medium")

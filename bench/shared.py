@@ -23,5 +23,6 @@ errors = _loaded("errors")
 files = _loaded("files")
 layer_format = _loaded("layer_format")
 terminal = _loaded("terminal")
-words = _loaded("words")
+dtypes = _loaded("dtypes")
+words = _loaded("words")  # after dtypes, which it imports from here
 arguments = _loaded("arguments")  # after errors, files and words, which it imports from here

@@ -26,17 +26,19 @@ from hypothesis import strategies as st
 import convt
 from convt import _core
 from convt._base.activation import ACTIVATIONS
+from convt._base.dtypes import COMPUTED
 from convt._model import machine
 from convt._plan import plans
 from convt._plan.run import prepared
 
-# name -> NumPy dtype, tolerance in units of the output's scale
-DTYPES = {
-    "float32": (np.dtype(np.float32), 1e-5),
-    "float64": (np.dtype(np.float64), 1e-12),
-    "float16": (np.dtype(np.float16), 1e-3),
-    "bfloat16": (np.dtype(ml_dtypes.bfloat16), 1e-2),
-}
+
+def _tolerance(dtype):
+    """Return the tolerance of results in units of the output's scale: of a sum in float64 or float32, and of its rounding."""
+    return 1e-12 if dtype.itemsize == 8 else max(1e-5, 1.28 * float(ml_dtypes.finfo(dtype).eps))
+
+
+DTYPES = {each.dtype.name: (each.dtype, _tolerance(each.dtype)) for each in COMPUTED}
+ALL_DTYPES = [each.dtype for each in COMPUTED]
 DATA_FORMATS = ("NXC", "NCX")
 FILTER_FORMATS = ("XIO", "OIX", "IOX", "XOI", "GIOX")
 BACKENDS = ("native", "reference")

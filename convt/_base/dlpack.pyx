@@ -118,10 +118,10 @@ def from_capsule(capsule, bint writeable=False):
 
 
 class _Memory:
-    """An object with ``__array_interface__`` for an address; the interface describes bfloat16 as uint16."""
+    """An object with ``__array_interface__`` for an address; the interface describes dtypes of ml_dtypes as unsigned integers."""
 
     def __init__(self, address, read_only, shape, strides, dtype, owner):
-        typestr = "<u2" if dtype == ml_dtypes.bfloat16 else dtype.str
+        typestr = dtype.str if dtype.isbuiltin == 1 else f"<u{dtype.itemsize}"
         self.__array_interface__ = {
             "version": 3, "data": (address, read_only), "shape": shape, "strides": strides, "typestr": typestr,
         }

@@ -1,7 +1,9 @@
 """Words of users and of messages: names of data layouts and dtypes with their synonyms, and counts.
 
-This module imports no other one of convt, because the benchmark loads it alone.
+This module imports only `dtypes` of convt, because the benchmark loads these two alone.
 """
+
+from . import dtypes
 
 # Name of a data layout -> the layout, and the number of spatial axes that the name implies (None: any)
 DATA_FORMATS = {
@@ -9,12 +11,7 @@ DATA_FORMATS = {
     "NDHWC": ("NXC", 3), "NCX": ("NCX", None), "channels_first": ("NCX", None), "NCW": ("NCX", 1), "NCL": ("NCX", 1),
     "NCHW": ("NCX", 2), "NCDHW": ("NCX", 3),
 }  # fmt: skip
-# Name of a dtype -> its synonyms on command lines, the shortest first. "float" and "f8" are none, because libraries disagree on
-# their sizes.
-DTYPES = {
-    "float32": ("f32", "fp32", "single"), "float64": ("f64", "fp64", "double"), "float16": ("f16", "fp16", "half"),
-    "bfloat16": ("bf16",),
-}  # fmt: skip
+DTYPES = {each.dtype.name: each.synonyms for each in dtypes.COMPUTED}
 
 
 def layout(text):

@@ -2,17 +2,14 @@
 
 import signal
 
-import ml_dtypes
 import numpy as np
 import pytest
-from cases import ISAS, using_isa
+from cases import ALL_DTYPES, ISAS, using_isa
 
 import convt
 from convt._call import api
 from convt._model import machine
 from convt.algorithms import allowed, invariant
-
-DTYPES = (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
 
 
 def draw(seed):
@@ -26,7 +23,7 @@ def draw(seed):
         groups, ci, co = pick(1, 1, 2), pick(1, 3, 16, 40, 100, 300), pick(1, 2, 5, 16, 40)
     each = lambda low, high: [int(n) for n in rng.integers(low, high, rank)]  # noqa: E731
     kernel, strides, dilations, sizes = each(1, 11), each(1, 5), each(1, 4), each(1, (60, 9, 4)[rank - 1])
-    data_format, dtype = pick("NXC", "NCX"), pick(*DTYPES)
+    data_format, dtype = pick("NXC", "NCX"), pick(*ALL_DTYPES)
     filter = rng.standard_normal((*kernel, groups * ci, co)).astype(dtype)
     if rng.integers(6) == 0:
         filter.flat[rng.integers(filter.size)] = pick(np.nan, np.inf)

@@ -4,9 +4,10 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
-from cases import DATA_FORMATS, DTYPES, Case, activate, needs_checkout, operator, run
+from cases import ALL_DTYPES, DATA_FORMATS, DTYPES, Case, activate, needs_checkout, operator, run
 
 import convt
 from convt import tuning
@@ -21,7 +22,10 @@ ROWS = {name: [name] for name, each in _activation.ACTIVATIONS.items() if not ea
     "elu": [("elu", alpha) for alpha in (0.75, 1, 0, 2.5, -0.5)],
 }  # fmt: skip
 BACKENDS = ("native", "reference", "onednn", "tune", "tune: onednn", "auto, tuned: onednn")
-TOLERANCE = {"float32": 2e-6, "float64": 1e-14, "float16": 1e-3, "bfloat16": 8e-3}  # of one output, in units of max(1, |y|)
+# Of one output, in units of max(1, |y|): of the function in float64 or float32, and of its rounding.
+TOLERANCE = {
+    each.name: 1e-14 if each.itemsize == 8 else max(2e-6, 1.03 * float(ml_dtypes.finfo(each).eps)) for each in ALL_DTYPES
+}
 
 
 def test_the_table_has_every_activation():

@@ -13,7 +13,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-from cases import BACKENDS, DATA_FORMATS, DTYPES, FILTER_FORMATS, Case, Out, activate, copy_in
+from cases import ALL_DTYPES, BACKENDS, DATA_FORMATS, DTYPES, FILTER_FORMATS, Case, Out, activate, copy_in
 from fuzz import oracle
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -80,7 +80,7 @@ for name, rank in (("data", 4), ("filter", 4), ("bias", 1)):
     ROWS += [(name, TypeError, {name: v}) for v in NO_ARRAY + UNSHARED if not (name == "bias" and v is None)]
     ROWS += [(name, TypeError, {name: v if rank == 4 else v.reshape(-1)[:8]}) for v in NO_FLOAT]
 for name in GOOD:  # dtypes that differ: the message names the array whose dtype differs from the filter's
-    for dtype in (np.float64, np.float16, ml_dtypes.bfloat16):
+    for dtype in ALL_DTYPES[1:]:
         odd = "bias" if name == "filter" else name  # bias is checked before data
         ROWS.append((odd, TypeError, {name: GOOD[name].astype(dtype)}))
 ROWS.append(("data", TypeError, {"filter": GOOD["filter"].astype(np.float64), "bias": None}))

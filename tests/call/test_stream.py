@@ -4,17 +4,16 @@ import pickle
 import re
 import threading
 
-import ml_dtypes
 import numpy as np
 import pytest
-from cases import ISAS, using_isa
+from cases import ALL_DTYPES, ISAS, using_isa
 
 import convt
 from convt._call import steps
 from convt._model import machine
 from convt._run import config
 
-DTYPES = (np.float32, np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
+DTYPES = (np.float32, *ALL_DTYPES)
 ACTIVATIONS = (None, None, "relu", ("leaky_relu", 0.25), "tanh", "gelu", ("clip", -1, 1.5), "swish")
 
 

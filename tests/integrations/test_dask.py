@@ -10,7 +10,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from cases import child, copy_in, kept_forms
+from cases import ALL_DTYPES, child, copy_in, kept_forms
 from fuzz import oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -212,7 +212,7 @@ def test_type_and_shape_are_known_before_anything_is_computed():
     def fail(block):
         raise AssertionError("computed")
 
-    for dtype in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16):
+    for dtype in ALL_DTYPES:
         data = da.zeros((2, 6, 9, 8), chunks=(1, 6, 3, 4), dtype=dtype).map_blocks(
             fail, dtype=dtype, meta=np.empty((0,) * 4, dtype)
         )

@@ -4,9 +4,9 @@ OpenVINO's own runtime.
 The padding rules are tested in test_padding.py. The comparison is skipped if the openvino package is not installed.
 """
 
-import ml_dtypes
 import numpy as np
 import pytest
+from cases import ALL_DTYPES
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -85,7 +85,7 @@ def test_required_keywords(function, lead, name):
 
 
 @BOTH
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+@pytest.mark.parametrize("dtype", ALL_DTYPES)
 def test_every_dtype(function, lead, dtype):
     y = function(X.astype(dtype), W.astype(dtype).reshape(*lead, 1, 1, 3), **{**REQUIRED, "pads_end": [2]})
     assert y.dtype == dtype
