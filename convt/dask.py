@@ -96,7 +96,7 @@ def conv_transpose(
     count = check.integer("threads", threads, 1)
     weights = check.floating("filter", filter)
     check.keywords(given, api.Keywords._fields)
-    attributes, _, _ = api.parse(weights, bias, api.Keywords(data_format=data_format, **given))
+    attributes, _, values = api.parse(weights, bias, api.Keywords(data_format=data_format, **given))
     if check.DTYPES.get(data.dtype) != attributes.dtype:
         raise TypeError(f"data: got dtype {data.dtype}, wanted {attributes.dtype}, the filter's")
     _, in_sizes, _ = attributes.shape_of(data.shape)
@@ -118,7 +118,7 @@ def conv_transpose(
     chunks = list(data.chunks)
     chunks[channels] = (attributes.groups * attributes.co,)
     chunks[first : first + attributes.rank] = [tuple(stop - start for _, start, stop in each) for each in cuts]
-    op = operator.ConvTranspose._borrowing(weights, bias, data_format=data_format, **given)
+    op = operator.ConvTranspose._borrowing(weights, values, data_format=data_format, **given)
     whole = attributes.unchecked_problem(data.shape)
     block = delayed(_Block(op, count, first, cuts, whole), traverse=False)
     return overlapped.map_blocks(
