@@ -91,10 +91,10 @@ def test_auto_takes_it_where_packing_takes_longer_than_multiplying():
     filter = np.zeros((1024, 512, 4, 4), f32)
     words = {"strides": 2, "pads_begin": 1, "pads_end": 1, "data_format": "NCX"}
     ordered = np.ascontiguousarray(filter.transpose(2, 3, 0, 1))
-    assert chosen((1, 1024, 4, 4), filter, filter_format="IOX", **words) == "unpacked"
-    assert chosen((1, 1024, 4, 4), filter, persistent=True, filter_format="IOX", **words) != "unpacked"
-    assert chosen((1, 1024, 4, 4), ordered, filter_format="XIO", **words) != "unpacked"
-    assert chosen((8, 1024, 16, 16), filter, filter_format="IOX", **words) != "unpacked"
+    assert chosen((1, 1024, 4, 4), filter, filter_format="IOX", **words) == "unpacked:vectors"
+    assert chosen((1, 1024, 4, 4), filter, persistent=True, filter_format="IOX", **words) != "unpacked:vectors"
+    assert chosen((1, 1024, 4, 4), ordered, filter_format="XIO", **words) != "unpacked:vectors"
+    assert chosen((8, 1024, 16, 16), filter, filter_format="IOX", **words) != "unpacked:vectors"
 
 
 def test_how_filters_lie():
