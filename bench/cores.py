@@ -76,8 +76,9 @@ def _direct_classes(tables: list, groups: int) -> list[np.ndarray]:
     found = []
     for c, panels in ((each.decided, each.panels) for each in tables):
         widths = np.array([panel[0] for panel in panels])
-        columns = np.add.reduceat(widths, range(0, len(widths), c.panel_block))
-        found.append(c.work * _product(np.ones(groups), _shares(columns), _shares(_block_sizes(c.rows, c.block))))
+        columns = np.add.reduceat(widths, range(0, len(widths), c.cut.panel_block))
+        rows = _block_sizes(c.rows, c.cut.block)
+        found.append(c.cut.cycles * _product(np.ones(groups), _shares(columns), _shares(rows)))
     return found
 
 

@@ -3,6 +3,7 @@
 import heapq
 import itertools
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,28 @@ BALANCED_TASKS = 64  # with more tasks than this the threads are assumed to be b
 
 # Above this many classes the tables cost more than a good choice could save.
 MANY_CLASSES = 4096
+
+
+class Division(NamedTuple):
+    """A division of a class into tasks, in one channel group."""
+
+    block: int  # rows of a task; tiles of `winograd`
+    blocks: int
+    panel_block: int  # panels of a task
+    panel_blocks: int
+    span: int  # depth chunks that are packed, or transformed, at once
+    cycles: float  # cycles of a task
+    point_major: bool = False  # `winograd` multiplies a point for all panels before the next point, not a panel for all points
+
+    @property
+    def tasks(self):
+        """Return the number of tasks."""
+        return self.blocks * self.panel_blocks
+
+    @property
+    def total(self):
+        """Return the cycles of all tasks."""
+        return self.cycles * self.tasks
 
 
 def axes(problem, merge, split):

@@ -22,6 +22,30 @@ cdef inline void take_block(int64_t *n, int64_t size, int64_t block, int64_t blo
     end[0] = min(size, first[0] + block)
 
 
+cdef struct Grid:
+    # The tasks of a class: blocks of rows and of panels in all channel groups; the rows of a group vary fastest.
+    int64_t rows, block, blocks, panels, panel_block, panel_blocks
+    int64_t first_task, tasks
+
+
+cdef inline int64_t open_grid(Grid *g, rows, panels, cut, int64_t groups, int64_t first_task) except -1:
+    """Set the grid of a class that a common.Division cuts. Return the number of the task after its tasks."""
+    g.rows, g.block, g.blocks = rows, cut.block, cut.blocks
+    g.panels, g.panel_block, g.panel_blocks = panels, cut.panel_block, cut.panel_blocks
+    g.first_task, g.tasks = first_task, groups * g.blocks * g.panel_blocks
+    return first_task + g.tasks
+
+
+cdef inline int64_t take_task(const Grid *g, int64_t task, int64_t *row, int64_t *rows, int64_t *panel,
+                              int64_t *end) noexcept nogil:
+    """Return the channel group of a task. Set its first row, its number of rows, its first panel and the end of its panels."""
+    task -= g.first_task
+    take_block(&task, g.rows, g.block, g.blocks, row, rows)
+    rows[0] -= row[0]
+    take_block(&task, g.panels, g.panel_block, g.panel_blocks, panel, end)
+    return task
+
+
 cdef inline void advance(int64_t *at, const int64_t *sizes, int nd, int64_t n, int64_t *image) noexcept nogil:
     """Advance a position by ``n`` along the last axis, at most to its end. At its end, the axis before it advances by one."""
     cdef int ax

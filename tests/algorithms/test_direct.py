@@ -327,7 +327,7 @@ def test_schedules_are_values(name, isa):
                 rows = sum(c.count * c.rows * c.columns for c in found.classes)
                 assert rows >= math.prod(problem.out_shape) // problem.groups * (name != "holes")
                 for c in found.classes:
-                    assert c.block * (c.blocks - 1) < c.rows <= c.block * c.blocks
+                    assert c.cut.block * (c.cut.blocks - 1) < c.rows <= c.cut.block * c.cut.blocks
                 cycles = cost.cost(found, here)
                 assert 0 < cost.least(problem, here, unit) <= cycles < math.inf
                 ways.add((unit, found.form, found.split))

@@ -381,7 +381,7 @@ def in_panel_blocks(count, point_major, work, _, threads, *, unit):
     block, panels = unit.mr[-1], work.panels
     panel_block = -(-panels // count)
     blocks, panel_blocks = -(-work.rows // block), -(-panels // panel_block)
-    return (cost.Cut(block, blocks, panel_block, panel_blocks, work.chunks, point_major, 1e6),)
+    return (common.Division(block, blocks, panel_block, panel_blocks, work.chunks, 1e6, point_major),)
 
 
 @each_isa

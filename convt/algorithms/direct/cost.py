@@ -44,13 +44,13 @@ def cost(schedule, here):
 
 def tasks(classes, groups):
     """Return the tasks of classes as pairs (cycles of a task, number of tasks), the largest first."""
-    return sorted([(c.work, groups * c.count * c.blocks * c.panel_blocks) for c in classes], reverse=True)
+    return sorted([(c.cut.cycles, groups * c.count * c.cut.tasks) for c in classes], reverse=True)
 
 
 def repacked_bytes(problem, classes, unit):
     """Return the bytes that tasks pack if they pack on the fly: each row block packs all weights of its class again."""
     size = problem.groups * problem.ci * unit.e_size
-    return sum([c.count * c.blocks * c.taps * c.columns for c in classes]) * size
+    return sum([c.count * c.cut.blocks * c.taps * c.columns for c in classes]) * size
 
 
 def least(problem, here, unit):

@@ -38,7 +38,7 @@ from convt._run.kernels cimport (
     convt_tile,
 )
 from convt._run.memory cimport keep_table, odd_line_stride, round64, structures
-from convt.algorithms.indexing cimport Cut, advance, cut_at, cut_evenly, is_inside, take_block, take_index
+from convt.algorithms.indexing cimport Cut, Grid, advance, cut_at, cut_evenly, is_inside, open_grid, take_index, take_task
 from convt.algorithms.packing cimport PackClass, PanelRecipe, pack_depth
 
 cnp.import_array()
@@ -50,7 +50,7 @@ cdef struct DirectClass:
     # One class: a run per axis, in all channel groups.
     # Rows of the GEMM: all positions of the runs, the batch as the outermost index.
     int64_t *count        # [nd]
-    int64_t rows, block, blocks  # rows; rows of a task; number of row blocks
+    Grid tasks            # the rows and panels of tasks
     # Depth of the GEMM.
     int64_t ntaps
     int64_t *tap_in       # [ntaps][nd] input index that a tap reads at the first row
@@ -66,17 +66,15 @@ cdef struct DirectClass:
     int64_t strip         # rows of a strip, which all panels multiply before the next strip; used if the panels stay in L2
     int64_t pair_rows     # tasks of at most this many rows multiply two panels at once
     # Columns of the GEMM.
-    int64_t npanels, panel_block, panel_blocks
-    int64_t *panels       # [npanels][5]: columns, whether they are adjacent in the output, output offset, first piece, end of
+    int64_t *panels       # [panel][5]: columns, whether they are adjacent in the output, output offset, first piece, end of
                           # pieces; there are no pieces if the window shows none of the columns
     int64_t *pieces       # [..][3 + 2 nd]: first column in the panel, columns, output offset, then per axis the positions
                           # [low, high) at which the piece is inside the window
-    int64_t *boxes        # [npanels][nd][2]: positions [low, high) at which all pieces of a panel are inside the window
+    int64_t *boxes        # [panel][nd][2]: positions [low, high) at which all pieces of a panel are inside the window
     int64_t *inner        # [nd][2]: positions [low, high) at which every phase is inside the window
     bint all_inside       # every phase is inside the window at all positions
     PackClass *pack
     int64_t first_panel   # first panel of the class among the panels of `pack`
-    int64_t first_task, ntasks
 
 
 cdef struct DirectTask:
@@ -95,7 +93,7 @@ cdef struct DirectTask:
     char **chunk_inputs   # [nchunks] input address of a chunk's rows if they have a constant stride and no zeros, else NULL
     void **out_rows       # [m] address of each row in the output
     void **sum_rows       # [m] address of each row in the partial sums
-    void **reached_rows   # addresses in the partial sums of the rows that a sparse chunk reaches, c.block for each chunk
+    void **reached_rows   # addresses in the partial sums of the rows that a sparse chunk reaches, a block for each chunk
     int64_t *reached_counts  # number of rows that each sparse chunk reaches
     int64_t *coords       # [m][nd] position of each row
     int64_t *next_outside # [m + 1] the next row where some phase is outside the window
@@ -146,14 +144,13 @@ cdef class DirectPlan(NativePlan):
         for i, each in enumerate(classes):
             c = &self.classes[i]
             fill_class(self, c, each)
-            c.first_task, c.ntasks = task, self.groups * c.blocks * c.panel_blocks
-            task += c.ntasks
-            self.works.append((each.decided.work, c.ntasks))
-            self.max_block = max(self.max_block, c.block)
+            task = open_grid(&c.tasks, each.decided.rows, len(each.panels), each.decided.cut, self.groups, task)
+            self.works.append((each.decided.cut.cycles, c.tasks.tasks))
+            self.max_block = max(self.max_block, c.tasks.block)
             for n in range(c.nchunks):
                 deepest = max(deepest, c.chunks[4 * n + 1])
-            if not (find_strided_rows(self, c, 0, c.rows, NULL, NULL) and c.in_place):
-                packed = max(packed, c.block * min(c.span, c.nchunks))
+            if not (find_strided_rows(self, c, 0, c.tasks.rows, NULL, NULL) and c.in_place):
+                packed = max(packed, c.tasks.block * min(c.span, c.nchunks))
         self.lda = odd_line_stride(self.k, deepest)
         self.tasks = self.direct_tasks = task
         self.equal_tasks = self.nclasses == 1
@@ -193,9 +190,7 @@ cdef fill_class(DirectPlan plan, DirectClass *c, given):
     c.all_inside = True
     for ax in range(nd):
         c.all_inside = c.all_inside and c.inner[2 * ax] <= 0 and c.inner[2 * ax + 1] >= c.count[ax]
-    c.rows, c.block, c.blocks, c.span, c.sparse = decided.rows, decided.block, decided.blocks, decided.span, decided.sparse
-    c.panel_block, c.panel_blocks = decided.panel_block, decided.panel_blocks
-    c.pair_rows, c.strip = decided.pair_rows, decided.strip
+    c.span, c.sparse, c.pair_rows, c.strip = decided.cut.span, decided.sparse, decided.pair_rows, decided.strip
     c.ntaps = decided.taps
     c.tap_in = keep_table(keep, list(itertools.product(*[run.first_in for run in runs])))
     c.follows_previous = keep_table(keep, np.zeros(c.ntaps, np.int64))
@@ -206,8 +201,8 @@ cdef fill_class(DirectPlan plan, DirectClass *c, given):
                 c.follows_previous[n] &= c.tap_in[n * nd + ax] == c.tap_in[(n - 1) * nd + ax]
     lines = given.chunks[:, 1] // plan.k.prefetch_interval
     c.nchunks, c.chunks = len(lines), keep_table(keep, np.column_stack((given.chunks, lines)))
-    c.npanels, c.panels = len(given.panels), keep_table(keep, given.panels)
-    c.pieces, c.boxes = keep_table(keep, given.pieces), keep_table(keep, given.boxes)
+    c.panels, c.pieces, c.boxes = (
+        keep_table(keep, given.panels), keep_table(keep, given.pieces), keep_table(keep, given.boxes))
     pack, c.first_panel = given.pack
     c.pack = &plan.recipe.classes[<Py_ssize_t>pack]
     c.strided_rows, c.lda, c.in_place = given.row_stride
@@ -288,7 +283,7 @@ cdef void open_task(DirectPlan plan, DirectTask *w, Py_ssize_t task, const Call 
     locate_rows(plan, w, all_strided)
     w.in_place = all_strided and c.in_place
 
-    w.stride_a, w.stride_sums = c.block * plan.lda * k.e_size, plan.max_block * k.nr
+    w.stride_a, w.stride_sums = c.tasks.block * plan.lda * k.e_size, plan.max_block * k.nr
     w.panel_bytes, w.max_tile_rows = k.nr * c.pack.depth * k.e_size, k.mr[2 if k.nr > k.vl else 1]
     w.can_store_direct = (k.direct_store or k.narrow_dtype) and plan.out_c == 1 and plan.act.code <= CONVT_LEAKY
     for r in range(w.max_tile_rows):
@@ -308,12 +303,9 @@ cdef DirectClass *locate_task(DirectPlan plan, Py_ssize_t task, int64_t *group, 
                               int64_t *p1) noexcept nogil:
     """Return the class of a task, and its channel group, first row, number of rows, first panel and end of the panels."""
     cdef DirectClass *c = plan.classes
-    while task >= c.first_task + c.ntasks:
+    while task >= c.tasks.first_task + c.tasks.tasks:
         c += 1
-    group[0] = task - c.first_task
-    take_block(group, c.rows, c.block, c.blocks, m0, m)
-    m[0] -= m0[0]
-    take_block(group, c.npanels, c.panel_block, c.panel_blocks, p0, p1)
+    group[0] = take_task(&c.tasks, task, m0, m, p0, p1)
     return c
 
 
@@ -425,7 +417,7 @@ cdef void pack_chunks(DirectPlan plan, DirectTask *w) noexcept nogil:
                                                   <int>rows, <int>cols, <int>ch[1])):
                 convt_set(w.refused)
         elif c.sparse and 0 < chunk < c.nchunks - 1:
-            w.reached_counts[i] = pack_rows(plan, w, ch[0], ch[1], 0, w.m, a, w.reached_rows + i * c.block)
+            w.reached_counts[i] = pack_rows(plan, w, ch[0], ch[1], 0, w.m, a, w.reached_rows + i * c.tasks.block)
         else:
             pack_rows(plan, w, ch[0], ch[1], w.s0, rows, a, NULL)
 
@@ -549,7 +541,7 @@ cdef void multiply_chunk(DirectPlan plan, DirectTask *w, Panels *v, int64_t chun
     set_weights(plan, w, v, chunk)
     next_b = next_weights(plan, w, v, chunk, &prefetching)
     if c.sparse and 0 < chunk < c.nchunks - 1:
-        end, sum_rows = w.reached_counts[chunk - w.start], w.reached_rows + (chunk - w.start) * c.block
+        end, sum_rows = w.reached_counts[chunk - w.start], w.reached_rows + (chunk - w.start) * c.tasks.block
     if end - s0 != w.cut_rows or v.height != w.cut_height:  # rarely, because divisions are slow
         w.cut_rows, w.cut_height = end - s0, v.height
         w.tiles = convt_quotient(w.cut_rows + v.height - 1, v.height)

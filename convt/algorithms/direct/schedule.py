@@ -37,17 +37,12 @@ class Class(NamedTuple):
     window: int  # a depth chunk stays within this many taps; 0 for any number
     chunks: int  # number of depth chunks
     deepest: int  # depth of the deepest chunk
-    span: int  # depth chunks that are packed at once
     packed: bool  # some rows are packed, even if data is contiguous
-    block: int  # rows of a task
-    blocks: int
-    panel_block: int  # panels of a task
-    panel_blocks: int
+    cut: common.Division
     pair_rows: int  # tasks of at most this many rows multiply two panels at once
     strip: int  # rows of a strip, which all panels of a task multiply before the next strip; used if the panels stay in L2
     cycles: float  # cycles of one class in all channel groups
     most_tasks: int  # the most tasks of one class in all channel groups
-    work: float  # cycles of a task
 
 
 class Schedule(NamedTuple):
@@ -215,7 +210,7 @@ def cut(problem, unit, here, shapes, total, threads):
         target = max(total / (share * threads), 1.0)
         cuts = [shape.tasks(target, height, threads) for _, _, shape in shapes]
         tasks = [
-            (each.work, problem.groups * count * each.blocks * each.panel_blocks)
+            (each.cycles, problem.groups * count * each.tasks)
             for each, (_, count, _) in zip(cuts, shapes, strict=True)
         ]
         tasks.sort(reverse=True)
@@ -226,22 +221,22 @@ def cut(problem, unit, here, shapes, total, threads):
         if many or end <= even_end:
             break
     classes = [_class(runs, count, shape, each) for (runs, count, shape), each in zip(shapes, best[1], strict=True)]
-    classes.sort(key=lambda c: -c.work)  # large tasks first, so that the last ones balance the threads
+    classes.sort(key=lambda c: -c.cut.cycles)  # large tasks first, so that the last ones balance the threads
     return best[0], tuple(classes)
 
 
 def _class(runs, count, shape, division):
     """Return the Class of a Shape and its `Division`."""
-    block, blocks, panel_block, panel_blocks, span, work = division
-    pair_rows, strip = shape.order(block)
+    pair_rows, strip = shape.order(division.block)
     packed = shape.packed > 0 or shape.terms.problem.order is not None  # depth chunks of an order may begin anywhere
     total = shape.total
     if shape.terms.traced:
         total = shape.cycles(shape.rows, shape.columns) * shape.terms.groups
-        work = shape.cycles(min(block, shape.rows), min(shape.columns, panel_block * shape.terms.unit.nr))
+        columns = min(shape.columns, division.panel_block * shape.terms.unit.nr)
+        division = division._replace(cycles=shape.cycles(min(division.block, shape.rows), columns))
     return Class(
-        runs, count, shape.rows, shape.taps, shape.columns, shape.sparse, shape.window, shape.chunks, shape.deepest, span,
-        packed, block, blocks, panel_block, panel_blocks, pair_rows, strip, total, shape.most_tasks, work,
+        runs, count, shape.rows, shape.taps, shape.columns, shape.sparse, shape.window, shape.chunks, shape.deepest, packed,
+        division, pair_rows, strip, total, shape.most_tasks,
     )  # fmt: skip
 
 
@@ -249,14 +244,14 @@ def book(problem, classes, unit):
     """Return the workspace of a thread for these classes, for contiguous data."""
     height = deepest = chunks = packed = reached = sparse = partial = 0
     for c in classes:
-        span = min(c.span, c.chunks)
-        height, chunks, deepest = max(height, c.block), max(chunks, c.chunks), max(deepest, c.deepest)
+        cut, span = c.cut, min(c.cut.span, c.chunks)
+        height, chunks, deepest = max(height, cut.block), max(chunks, c.chunks), max(deepest, c.deepest)
         if c.packed:
-            packed = max(packed, c.block * span)
+            packed = max(packed, cut.block * span)
         if c.sparse:
-            reached, sparse = max(reached, c.block * span), max(sparse, span)
+            reached, sparse = max(reached, cut.block * span), max(sparse, span)
         if c.chunks > 1:
-            partial = max(partial, min(2, c.panel_block) if c.span >= c.chunks else c.panel_block)
+            partial = max(partial, min(2, cut.panel_block) if cut.span >= c.chunks else cut.panel_block)
     return workspace.book(
         rows=(packed + unit.grain) * odd_line_stride(deepest, unit) * unit.e_size,
         chunk_inputs=chunks * 8,  # for each depth chunk, the address of its rows in the input, or NULL

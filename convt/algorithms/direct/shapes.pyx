@@ -7,7 +7,6 @@ are an array, in the order of `count_names`.
 """
 
 import math
-from typing import NamedTuple
 
 from libc.math cimport ceil
 from libc.stdint cimport int64_t
@@ -37,17 +36,6 @@ cdef enum:  # indices of the counts, in the order of `count_names`; counts befor
 
 cdef enum:
     COUNTS = 14
-
-
-class Division(NamedTuple):
-    """A division of a class into tasks (see schedule.Class)."""
-
-    block: int
-    blocks: int
-    panel_block: int
-    panel_blocks: int
-    span: int
-    work: float
 
 
 cdef list count_names(unit):
@@ -188,7 +176,7 @@ cdef class Shape:
         span = max(<int64_t>1, t.input_bytes // (block * t.lda * t.e_size))
         if self.chunks > span:  # partial sums of all panels of a task are kept between spans
             panel_block = min(panel_block, max(<int64_t>1, MAX_PARTIAL // (block * nr * t.t_size)))
-        return Division(
+        return common.Division(
             block, blocks, panel_block, (panels + panel_block - 1) // panel_block, span,
             untraced_cycles(self, min(block, self.rows), min(self.columns, panel_block * nr)),
         )

@@ -6,7 +6,6 @@ convt/_model/costs.py, which also defines the counts. The counts are an array, i
 """
 
 import math
-from typing import NamedTuple
 
 from libc.stdint cimport int64_t
 
@@ -31,28 +30,6 @@ cdef enum:  # indices of the counts, in the order of `count_names`; counts befor
 
 cdef double EXPOSED = costs.EXPOSED
 cdef int64_t CHAIN = loops.CHAIN, BRIDGE = loops.BRIDGE
-
-
-class Cut(NamedTuple):
-    """A division of a class into tasks."""
-
-    block: int  # tiles of a task
-    blocks: int
-    panel_block: int  # panels of a task
-    panel_blocks: int
-    span: int  # depth chunks transformed at once
-    point_major: bool  # a point is multiplied for all panels before the next point; otherwise, a panel for all points
-    cycles: float  # cycles of a task
-
-    @property
-    def tasks(self):
-        """Return the number of tasks of a class in one channel group."""
-        return self.blocks * self.panel_blocks
-
-    @property
-    def total(self):
-        """Return the cycles of a class in one channel group."""
-        return self.cycles * self.tasks
 
 
 cdef list count_names(unit):
@@ -220,19 +197,19 @@ cdef class Work:
         return serial - fetch + max(compute, fetch) + EXPOSED * min(compute, fetch)
 
     cdef void add(self, dict cuts, int64_t blocks, int64_t n, int64_t span, bint point_major) except *:
-        """Add the Cut with ``blocks`` tile blocks and ``n`` panel blocks."""
+        """Add the Division with ``blocks`` tile blocks and ``n`` panel blocks."""
         cdef int64_t grain = self.terms.tile.grain, block, panel_block = ceil_quotient(self.panels, n)
         block = ceil_quotient(self.rows, blocks * grain) * grain
         key = block, panel_block, span, point_major
         if key not in cuts:
-            cuts[key] = Cut(
+            cuts[key] = common.Division(
                 block, ceil_quotient(self.rows, block), panel_block, ceil_quotient(self.panels, panel_block), span,
-                point_major, self.cycles(block, panel_block, span, point_major),
+                self.cycles(block, panel_block, span, point_major), point_major,
             )  # fmt: skip
 
     cdef void add_balanced(self, dict cuts, int64_t count, int64_t threads, int64_t blocks, int64_t n, int64_t span,
                            bint point_major) except *:
-        """Add the Cut with ``blocks`` tile blocks and ``n`` panel blocks, and some with more blocks that balance threads."""
+        """Add the Division with ``blocks`` tile blocks and ``n`` panel blocks, and some with more that balance threads."""
         cdef int64_t tasks = count * blocks * n, each, b, most_blocks = ceil_quotient(self.rows, self.terms.tile.grain)
         self.add(cuts, blocks, n, span, point_major)
         if threads == 1 or tasks % threads == 0 or tasks >= TASKS_PER_THREAD * threads:
@@ -260,7 +237,7 @@ cdef class Work:
 
 
 def cuts(Work work, int64_t count, int64_t threads):
-    """Return the Cuts of a class to compare. ``count`` is the number of classes times channel groups."""
+    """Return the Divisions of a class to compare. ``count`` is the number of classes times channel groups."""
     cdef WorkTerms t = work.terms
     cdef int64_t nr = t.tile.nr, grain = t.tile.grain, high = t.tile.most, near, most, room, height, near_height, each, n, span
     cdef int64_t depth, block, blocks, row

@@ -51,7 +51,7 @@ from convt._run.kernels cimport (
 from convt._run.memory cimport copy_non_temporal, keep_table, round64, structures
 from convt.algorithms.direct.loops cimport DirectPlan
 from convt.algorithms.direct.tables import columns
-from convt.algorithms.indexing cimport Cut, cut_at, cut_evenly, take_index
+from convt.algorithms.indexing cimport Cut, Grid, cut_at, cut_evenly, open_grid, take_index, take_task
 from convt.algorithms.packing cimport PackClass
 from convt.algorithms.winograd.transforms import KINDS
 from convt.algorithms.winograd.weights cimport WinogradRecipe, line_to_prefetch
@@ -109,8 +109,7 @@ cdef struct WinogradClass:
     int64_t *point_j      # [npoints][nd] position of each point's input, relative to the first
     int64_t *end_bits     # [npoints] bit 2n: the first point on axes[n]; bit 2n + 1: the last one; ALL_POINTS: always set
     bint sorted           # tiles of a kind are adjacent, and points that a kind does not need are left out
-    int64_t rows          # tiles of the batch
-    int64_t block, blocks # tiles of a task, and number of tile blocks
+    Grid tasks            # the tiles of the batch and the panels of tasks
     int64_t *window_starts # [windows][nd] first input index that a tap window reads for the first tile
     int64_t *reads        # [windows][npoints] input offsets that a tap window reads, relative to the offset of the tile
     int64_t *reads_inside # [nd][2] positions [low, high) of a tile's first output at which all reads are inside the input
@@ -121,19 +120,17 @@ cdef struct WinogradClass:
     int64_t nchunks, span # depth chunks, and depth chunks that are transformed at once
     int64_t chains_per_chunk
     Chain *chains         # the chains of all chunks
-    int64_t npanels, panel_block, panel_blocks
     Panel *panels
     int64_t *pieces       # DirectClass.pieces
     int64_t *boxes        # DirectClass.boxes
     int64_t *inner        # DirectClass.inner
-    int64_t *shown        # [npanels][nd][2] positions [low, high) at which some piece of a panel is inside the window
+    int64_t *shown        # [panel][nd][2] positions [low, high) at which some piece of a panel is inside the window
     int64_t staged_panels # panels whose outputs are gathered for non-temporal stores; 0: outputs are stored at once
     bint point_major      # a point is multiplied for all panels before the next point; else a panel for all points
     bint separate_sums    # each panel of a task has separate sums
     int64_t lda           # elements between transformed rows
     size_t point_rows, point_sums  # bytes between the transformed rows of points, elements between the sums of points
     PackClass *pack       # packed weights, whose rows are (point, tap window, in-channel)
-    int64_t first_task, ntasks
 
 
 cdef struct WinogradTask:
@@ -211,12 +208,10 @@ cdef class WinogradPlan(DirectPlan):
         for n, (c, runs, offsets, pack) in enumerate(classes):
             w = &self.winograd[n]
             set_tiles(w, self.keep, schedule.problem, c, runs, offsets, in_strides, out_strides)
-            set_gemm(w, self.keep, schedule, c, runs, out_strides)
+            self.tasks = set_gemm(w, self.keep, schedule, c, runs, out_strides, self.tasks)
             w.pack = &recipe.classes[<Py_ssize_t>pack]
             w.staged_panels = c.staged_panels if self.stores_vectors else 0
-            w.first_task, w.ntasks = self.tasks, self.groups * w.blocks * w.panel_blocks
-            self.tasks += w.ntasks
-            self.works.append((c.cut.cycles, w.ntasks))
+            self.works.append((c.cut.cycles, w.tasks.tasks))
         self.equal_tasks = False
         self.workspace = max(self.workspace, self.region.packed_panel)
         if self.packing_workspace:
@@ -239,14 +234,9 @@ cdef class WinogradPlan(DirectPlan):
         cdef const Regions *at = &self.region
         cdef WinogradClass *c = self.winograd
         cdef int64_t group, r
-        while task >= c.first_task + c.ntasks:
+        while task >= c.tasks.first_task + c.tasks.tasks:
             c += 1
-        task -= c.first_task
-        group = task // c.blocks // c.panel_blocks
-        t.c, t.refused, t.t0 = c, call.refused, task % c.blocks * c.block
-        t.m = min(c.block, c.rows - t.t0)
-        t.p0 = task // c.blocks % c.panel_blocks * c.panel_block
-        t.p1 = min(c.npanels, t.p0 + c.panel_block)
+        t.c, t.refused, group = c, call.refused, take_task(&c.tasks, task, &t.t0, &t.m, &t.p0, &t.p1)
         t.src = call.src + group * self.ci * self.in_c * k.s_size
         t.dst = call.dst + group * self.co * self.out_c * k.s_size
         t.bias = call.bias + c.pack.bias + group * c.pack.group_bias
@@ -317,13 +307,12 @@ cdef set_tiles(WinogradClass *w, list keep, problem, c, runs, offsets, in_stride
     w.inner = keep_table(keep, [run.inner for run in runs])
 
 
-cdef set_gemm(WinogradClass *w, list keep, schedule, c, runs, out_strides):
-    """Set the rows, depth and columns of the GEMMs of a transformed class, and its division into tasks."""
+cdef set_gemm(WinogradClass *w, list keep, schedule, c, runs, out_strides, int64_t first_task):
+    """Set the rows, depth and columns of the GEMMs of a transformed class, and its tasks. Return the number of the next task."""
     cdef int64_t n, first
     problem, cut, unit = schedule.problem, c.cut, machine.current().info(schedule.problem.dtype, schedule.unit)
-    w.rows, w.block, w.blocks, w.sorted = c.rows, cut.block, cut.blocks, c.sorted
     w.lda, w.point_rows, w.point_sums = c.strides
-    w.depth = c.depth
+    w.depth, w.sorted = c.depth, c.sorted
     w.nchunks, w.step, w.span, w.point_major = -(-c.depth // c.step), c.step, cut.span, cut.point_major
     w.separate_sums = w.point_major or w.span < w.nchunks
     w.chains_per_chunk = -(-w.step // c.chain)
@@ -334,13 +323,13 @@ cdef set_gemm(WinogradClass *w, list keep, schedule, c, runs, out_strides):
         chains += [(n, first, last - first, n * w.step + first) for first, last in itertools.pairwise(cuts)]
     w.chains = <Chain *>keep_table(keep, chains)
     panels, pieces, boxes = columns(problem, runs, [s // ITEMSIZE[problem.dtype] for s in out_strides], unit)
-    w.npanels, w.panel_block, w.panel_blocks = len(panels), cut.panel_block, cut.panel_blocks
     w.panels, w.pieces, w.boxes = <Panel *>keep_table(keep, panels), keep_table(keep, pieces), keep_table(keep, boxes)
     shown, there = np.zeros((len(panels), problem.rank, 2), np.int64), panels[:, 3] < panels[:, 4]
     if there.any():
         shown[there, :, 0] = np.minimum.reduceat(pieces[:, 3::2], panels[there, 3])
         shown[there, :, 1] = np.maximum.reduceat(pieces[:, 4::2], panels[there, 3])
     w.shown = keep_table(keep, shown)
+    return open_grid(&w.tasks, c.rows, len(panels), cut, problem.groups, first_task)
 
 
 # ---------------------------------------------------------------- tasks

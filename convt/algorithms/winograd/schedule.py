@@ -44,7 +44,7 @@ class Class(NamedTuple):
     depth: int  # tap windows times in-channels, in whole steps of depth
     step: int  # depth of a depth chunk; the last one may have less
     chain: int  # depth that is summed alone, a part of a chunk
-    cut: object  # a cost.Cut
+    cut: common.Division
     sorted: bool  # tiles at the ends of an axis are adjacent, and points that they do not need are left out
     staged_panels: int  # panels whose outputs are gathered for non-temporal stores; 0 if outputs are stored at once
     strides: tuple  # (elements between transformed rows, bytes between rows of points, elements between sums of points)
@@ -77,7 +77,7 @@ class Fit(NamedTuple):
     count: int  # type: ignore[assignment]  # number of classes times channel groups
     transforms: tuple
     work: object  # a cost.Work
-    cuts: tuple  # Cuts for SHARED threads
+    cuts: tuple  # Divisions for SHARED threads
     cycles: float  # cycles of all classes
     weights: int  # transformed weights of a class per in-channel and out-channel
 
@@ -332,9 +332,9 @@ def _plain_classes(problem, plain, cycles, threads, unit, here):
 
 
 def _cut_all(fits, first, threads):
-    """Return (time at which the last thread is done, Cut of each class).
+    """Return (time at which the last thread is done, Division of each class).
 
-    Two choices are compared: Cuts with the least work, and Cuts that keep all threads busy. ``first`` are the tasks that run
+    Two choices are compared: those with the least work, and those that keep all threads busy. ``first`` are the tasks that run
     before, pairs (cycles, number).
     """
     class_cuts = [(fit.count, fit.cuts if threads == SHARED else cost.cuts(fit.work, fit.count, threads)) for fit in fits]
