@@ -125,7 +125,6 @@ MECHANISMS = {
     "ways to pack weights": r"^(cdef )?class \w*Recipe\b",
     "prefetchers": r"^cdef .*\bprefetch_\w+\(",
     "lower bounds of costs": r"^def least\(",
-    "costs of packing": r"^def packing\(",
 }
 
 

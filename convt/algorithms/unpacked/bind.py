@@ -15,7 +15,7 @@ from .loops import UnpackedPlan, UnpackedRecipe
 class UnpackedTables(NamedTuple):
     """The tables of the loops."""
 
-    index: np.ndarray  # [vector of outputs of an image][1 + term][lane] index of the bias (0), then of each product
+    lanes: np.ndarray  # [vector of outputs of an image][1 + term][lane] index of the bias (0), then of each product
     runs: list  # (offset of the first pixel in elements, number of pixels) of pixels at a constant stride
     out_rows: list  # [output row of all images] offset in elements
     dense: bool  # the outputs of a channel of an image are contiguous
@@ -35,7 +35,7 @@ def bind(schedule, in_strides, out_strides, recipe):
     ins, outs = ([stride // item for stride in strides[:-1]] for strides in (in_strides, out_strides))
     products = np.where(taps < missing, pixels * schedule.ld + taps, math.prod(problem.in_sizes) * schedule.ld)
     tables = UnpackedTables(
-        index=lanes_of(np.pad(products, ((0, 0), (1, 0))), machine.current().info(problem.dtype).vl),
+        lanes=lanes_of(np.pad(products, ((0, 0), (1, 0))), machine.current().info(problem.dtype).vl),
         runs=_runs((problem.batch, *problem.in_sizes), ins),
         out_rows=_offsets((problem.batch, *problem.out_sizes[:-1]), outs[:-1]),
         dense=out_strides[-1] != item and is_contiguous(problem.out_sizes, outs[1:], 1),

@@ -82,7 +82,7 @@ cdef class UnpackedPlan(NativePlan):
     cdef UnpackedRecipe recipe
     cdef list keep
     cdef object index_array   # owner of `index`
-    cdef int32_t *index       # `UnpackedTables.index`
+    cdef int32_t *index       # `UnpackedTables.lanes`
     cdef int64_t *runs        # [run] (offset of the first pixel in elements, pixels) of a run at a constant stride
     cdef int64_t nruns
     cdef int64_t *out_rows    # [output row of all images] offset in elements
@@ -106,7 +106,7 @@ cdef class UnpackedPlan(NativePlan):
         self.runs, self.nruns = keep_table(self.keep, tables.runs), len(tables.runs)
         self.out_rows = keep_table(self.keep, tables.out_rows)
         self.image_rows = len(tables.out_rows) // max(<int64_t>1, self.batch)
-        self.outputs, self.terms, self.index_array = int(np.prod(problem.out_sizes)), tables.index.shape[1] - 1, tables.index
+        self.outputs, self.terms, self.index_array = int(np.prod(problem.out_sizes)), tables.lanes.shape[1] - 1, tables.lanes
         self.index = <int32_t *>cnp.PyArray_DATA(self.index_array)
         self.at, self.workspace = schedule.workspace, schedule.workspace.bytes
         self.tasks, self.equal_tasks = self.groups * self.blocks, True
