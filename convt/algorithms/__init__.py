@@ -17,7 +17,8 @@ NCX data. docs/how-it-works.md explains the flow of a call.
 
 Glossary
 --------
-Terms of BLIS, oneDNN and the Winograd papers (GEMM, micro-kernel, non-temporal store, F(m, r)) are not repeated here.
+Terms of BLIS, oneDNN and the Winograd papers (GEMM, micro-kernel, non-temporal store, F(m, r)) are not repeated here. An
+algorithm's README explains the terms that it alone uses, and the docstring of a class explains the class.
 
 **The operator**
 
@@ -53,8 +54,6 @@ split
     Whether runs end where a tap leaves the input or a phase leaves the window.
 channel group
     A group of a grouped convolution. Code calls it group; phase groups are always called phase groups in prose.
-order
-    The taps and depth chunks in which `direct` sums an output, as a value (order.py).
 finite
     Said of weights without NaN and infinity. Weights that are not finite must not be multiplied by zeros outside the input.
 
@@ -67,10 +66,6 @@ panel
     Packed weights of as many columns as a register tile has (n_r).
 register tile, tile
     The m_r x n_r accumulators of one micro-kernel call. In Winograd, a tile is the m outputs of F(m, r) on each axis.
-AMX tile, AMX product
-    A 16-row matrix register, and the multiplication of two of them.
-lane
-    One element of a vector register.
 step of depth
     The in-channels that a micro-kernel consumes at a time: 1 on vectors, 2 for dot products, 32 on AMX.
 grain
@@ -79,25 +74,14 @@ depth chunk
     At most 256 of depth, the part of a panel that one kernel call multiplies (KC).
 span
     The number of depth chunks that a task packs or transforms at once.
-partial sums
-    Accumulators that a task stores between depth chunks.
 piece
     Adjacent columns of a panel that are adjacent in the output; also a part of a row that is stored or copied separately.
 row block, panel block, block
     The rows, and the panels, of a task. Without a qualifier, block means a block of `planes`.
-block (of `planes`)
-    A box of outputs of some images with all channels, computed as a problem of its own. It is *framed* if it reads zeros
-    outside the input. The schedule and plan of a block are called *inner*.
-strip
-    Rows of a task that meet all panels before the next rows.
-set
-    The cache lines of L1 or L2 that compete for the same ways. Rows at a distance of a multiple of 4 KiB share a set.
 near, far
     Said of data that stays in L2, or does not.
 planes, planar
     Data whose channels are not contiguous, such as NCX.
-interleave
-    To store the phases of an axis alternately into an output row.
 workspace, region
     The scratch memory of a thread, and a named part of it (workspace.py).
 
@@ -112,8 +96,6 @@ recipe
     The object that packs a filter in one form (packing.pyx).
 packing on the fly
     Tasks of a one-shot call pack the weights that they multiply, just before they multiply them.
-in rows
-    Said of a filter whose taps and out-channels are contiguous for each in-channel (IOX order).
 prepacked, one-shot
     Weights packed once by `ConvTranspose`; weights that come with a call.
 part (of an element)
@@ -121,10 +103,6 @@ part (of an element)
 
 **Planning**
 
-problem
-    Sizes, strides, dilations, window and dtype of one call, as integers (`_problem.Problem`).
-machine
-    Instruction set, cache sizes, constants and limits that schedules depend on (machine.py).
 unit
     The hardware that multiplies: vectors, AMX with three, two or one parts, or dot products (unit.py). In `turned`, a unit is
     also the phases of one channel.
@@ -134,8 +112,6 @@ schedule
     A frozen record of every decision about a problem on a machine.
 bind, plan
     To make tables from a schedule, strides and packed weights; the object with these tables that runs a call.
-execution
-    The decisions that are common to all plans: threads, stores, order of tasks (execution.py).
 task
     The smallest amount of work that a thread takes. Tasks of a plan write disjoint outputs.
 pinned, alternate
@@ -143,8 +119,6 @@ pinned, alternate
     backwards.
 way, cut, scheme
     An alternative that a schedule compares; a division of axes or classes into blocks or tasks; the transforms of each axis.
-widen, round
-    To convert 16-bit elements to float32; to convert back.
 
 **Cost model**
 
@@ -156,49 +130,14 @@ unit of cost
     Cycles that follow from the constants of a machine: of a vector operation, a kernel call, a byte from a cache (costs.units).
 constant
     A measured property of a CPU, such as bytes per cycle from L2 (constants.py).
-machine file
-    A JSON file with the constants of a CPU family.
 efficiency
     The cost of one of a count in units of cost; equal on all machines (efficiencies.py).
 side
     Whether a count is serial, computing or fetching. Fetching overlaps with computing (costs.py).
 profile, part (of a profile)
     The costs of a machine; their name for the counts of one algorithm, for example "direct" (costs.Profile).
-limit
-    A size from which on schedules decide otherwise (costs.Limits).
 lower bound, `least`
     Cycles that no schedule of an algorithm can undercut. It is quick to compute and prunes the search.
-makespan
-    The time at which the last thread is done.
-
-**Single algorithms**
-
-input tile, point, tap window (`winograd`)
-    The inputs of one tile; an evaluation point of the transform; consecutive taps that one transform takes. In code both
-    the input tile and the tap window are called window.
-chain (`winograd`)
-    A part of a depth chunk that is summed alone, to bound rounding errors.
-sparse (`direct`)
-    Said of a class in which each tap multiplies only the rows that it reaches.
-overlap-add (`scatter`)
-    To sum the products of neighbouring pixels into outputs.
-columns, across, bands, gathered (`scatter`)
-    The four layouts of products: vectors over columns; vectors over pixels; and pixels with all taps as columns, whose products
-    are added row by row, or gathered by a table.
-band (`scatter`)
-    The input pixels between the first and the last input row that reach the output rows of a task.
-slab (`scatter`)
-    The depth of the rows of weights of the layouts with vectors over pixels.
-joined (`scatter`)
-    Said of consecutive input rows that are multiplied as one.
-term
-    One product in the sum of an output.
-cell (`depthwise`)
-    Channels of several j in one vector.
-lane block (`depthwise`)
-    The out-channels of a task.
-output block (`rows`)
-    Outputs (channel, phase) that a micro-kernel computes at a time.
 """
 
 import math
