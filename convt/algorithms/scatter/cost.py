@@ -14,7 +14,7 @@ from .loops import PLANES_IN_PLACE
 # body_widen.h first copies cache lines if pixels are a multiple of _SAME_SET_BYTES bytes apart and have more than _FEW_CHANNELS
 # channels.
 _SAME_SET_BYTES, _FEW_CHANNELS = 1024, 64
-_GATHERED_TERM = 0.36  # cost of gathering a vector of terms, as a share of gathering and storing a vector of outputs
+_GATHERED_TERM = 0.3  # cost of gathering a vector of terms, as a share of gathering and storing a vector of outputs
 _ADDITION = 0.5  # cost of the call that adds two columns of products, as a share of the cost of a piece
 _SUM_OF_J = 1 / 16  # cost of summing the few lanes of one j, as a share of the cost of storing a vector of outputs
 
