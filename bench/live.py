@@ -14,7 +14,7 @@ from .shared import terminal
 
 
 class Progress:
-    """What is done of ``total`` problems. ``begin`` is that of `terminal.progress`."""
+    """Progress through ``total`` problems. ``begin`` is that of `terminal.progress`."""
 
     def __init__(self, total: int, begin: Callable[[str, int], None]):
         self._total, self._begin, self._done = total, begin, 0

@@ -15,7 +15,7 @@ from .._base import terminal, words
 from .._plan.choose import choose
 from ..algorithms import name_of
 
-ROUNDS = 4  # of turns
+ROUNDS = 4  # number of rounds in which the ways to run take turns
 _LITTLE = 1.02  # a bound or speedup up to this is within the noise of a measurement
 _COLUMNS = ("layer", "shape", "host ms", "convt ms", "algorithm", "limit")
 _LEFT = ("layer", "shape", "algorithm")

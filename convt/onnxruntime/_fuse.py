@@ -46,7 +46,7 @@ class Original(NamedTuple):
 class Group:
     """What convt computes as one node: a ConvTranspose node and the nodes fused with it. Inputs are known by their names."""
 
-    name: str  # of the ConvTranspose node, or of its output if it has none
+    name: str  # name of the ConvTranspose node; if it has none, the name of its output
     attributes: dict[str, Any]  # of the ConvTranspose node, by ONNX's names
     opset: int  # the version of ONNX's operators
     data: str
