@@ -111,7 +111,8 @@ def chosen_entries(options: argparse.Namespace, note: Callable[[str], None]) -> 
         found += map(Entry, layers.read(options.layers))
     if not (options.deconv or options.batch or options.layers):
         quick = options.quick and not (options.suite or options.names)
-        found = [Entry(layer) for layer in layers.parse(layers.TABLE) if not quick or layer.name in layers.QUICK]
+        known = layers.built_in(options.suite, options.names)
+        found = [Entry(layer) for layer in known if not quick or layer.name in layers.QUICK]
     if options.neighbours:
         found += map(Entry, samples.neighbours([entry.layer for entry in found], options.neighbours, options.seed))
     found = layers.select(found, options.suite, options.names, lambda entry: entry.layer)

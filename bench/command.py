@@ -85,7 +85,7 @@ def add_layers(parser, default: str = "the built-in layers") -> None:
 def layers_of(parser, options: argparse.Namespace, default: list[layers.Layer] | None = None) -> list[layers.Layer]:
     """Return the layers that the options of `add_layers` select, or exit with a message. The default is the built-in table."""
     try:
-        known = layers.read(options.layers) if options.layers else default or layers.parse(layers.TABLE)
+        known = layers.read(options.layers) if options.layers else default or layers.built_in(options.suite, options.names)
         return layers.select(known, options.suite, options.names)
     except (OSError, ValueError) as error:
         parser.error(str(error))

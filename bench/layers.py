@@ -64,6 +64,21 @@ monai_top          3d      1   32   2    1   48x48x48 3x3x3 2     1     1  1    
 gan3d_conv3        3d      1   128  64   1   16x16x16 4x4x4 2     1     0  1    3D-GAN conv3
 """
 
+# Single frames, as streaming decoders call their layers. They are measured if --suite or --names asks for them.
+FRAMES = """
+name               family  N   Cin  Cout g   in       k     s     pads  op d    source
+frame_hifigan_0    frames  1   512  256  1   1        16    8     0     0  1    HiFi-GAN v1, one frame
+frame_hifigan_1    frames  1   256  128  1   8        16    8     0     0  1    HiFi-GAN v1, one frame
+frame_hop_256      frames  1   256  128  1   1        16    8     0     0  1    one input of HiFi-GAN's second layer
+frame_dac_0        frames  1   1536 768  1   4        16    8     0     0  1    DAC 44 kHz, four frames
+frame_dac_1        frames  1   768  384  1   8        16    8     0     0  1    DAC 44 kHz, one frame
+frame_mimi_dw      frames  1   512  512  512 1        4     2     0     0  1    Mimi upsample, one frame
+frame_mimi_0       frames  1   1024 512  1   2        16    8     0     0  1    Mimi decoder, one frame
+frame_mimi_1       frames  1   512  256  1   8        12    6     0     0  1    Mimi decoder, half a frame
+frame_encodec_1    frames  1   256  128  1   8        10    5     0     0  1    EnCodec-24k, one frame
+frame_encodec_3    frames  1   64   32   1   8        4     2     0     0  1    EnCodec-24k, eight inputs of the last layer
+"""
+
 # One or two layers of each family, of different shape classes, for --quick.
 QUICK = (
     "dcgan_mid",
@@ -225,6 +240,11 @@ def parse(table: str) -> list[Layer]:
             row[key] = numbers if len(numbers) > 1 else numbers[0]
         layers.append(from_row(row))
     return layers
+
+
+def built_in(families: list[str] | None = None, names: list[str] | None = None) -> list[Layer]:
+    """Return the layers of TABLE, and those of FRAMES if families or names are to be selected."""
+    return parse(TABLE) + (parse(FRAMES) if families or names else [])
 
 
 def select(
