@@ -243,3 +243,17 @@ def in_turns(calls, budget, step=lambda: None, pause=0.0, before=(), rounds=ROUN
                 seconds.append(time.perf_counter() - start)
             medians.append(statistics.median(seconds))
     return [min(medians) for medians in found]
+
+
+def summed(runs):
+    """Return ``{key: (least sum of its seconds in a run that has it, most calls in a run)}``; NaN if a sum is.
+
+    Each run has (key, seconds) of its calls. A sum is of one run, because other programs disturb whole runs less often than
+    some calls.
+    """
+    found = {}
+    for n, run in enumerate(runs):
+        for key, seconds in run:
+            found.setdefault(key, {}).setdefault(n, []).append(seconds)
+    least = lambda sums: min(sums, key=lambda each: (each >= 0, each))  # noqa: E731
+    return {key: (least(map(sum, each.values())), max(map(len, each.values()))) for key, each in found.items()}

@@ -93,18 +93,13 @@ def node_seconds(create, feed, runs=_RUNS):
         for _ in range(runs):
             session.run(None, feed)
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    found = [{}]
+    found = [[]]
     for event in events:
-        name = event["name"]
-        if event.get("cat") == "Node" and name.endswith(_SUFFIX):
-            found[-1].setdefault(name.removesuffix(_SUFFIX), []).append(event["dur"] / 1e6)
-        elif name == "model_run":
-            found.append({})
-    counted = found[1:-1]
-    return {
-        name: (min(sum(run.get(name, ())) for run in counted), max(len(run.get(name, ())) for run in counted))
-        for name in {name for run in counted for name in run}
-    }
+        if event.get("cat") == "Node" and event["name"].endswith(_SUFFIX):
+            found[-1].append((event["name"].removesuffix(_SUFFIX), event["dur"] / 1e6))
+        elif event["name"] == "model_run":
+            found.append([])
+    return worth.summed(found[1:-1])
 
 
 def _layers(session, host_seconds, convt_seconds, threads):

@@ -28,12 +28,17 @@ _PROGRAM = "python -m convt.torch"
 
 @dataclasses.dataclass
 class Noted:
-    """A model that a script calls: its last arguments, and the seconds and number of its calls."""
+    """A model that a script calls: its last arguments, the seconds and number of its calls, and what `profile` finds."""
 
     model: torch.nn.Module
     arguments: tuple = ((), {})
     seconds: float = 0.0
     calls: int = 0
+    worth: Worth | None = None
+
+    def title(self):
+        """Return the name of the model's class, and its calls."""
+        return f"{type(self.model).__name__}, {words.count(self.calls, 'call')} of {self.seconds:.3g} s together"
 
 
 class Notes:
@@ -81,44 +86,38 @@ def run(script, arguments):
 
 
 def measured(models, budget):
-    """Return ([(title, Worth, Noted)], [title and reason of models that cannot be measured]), the most time first."""
+    """Return ([`Noted` of each model that was measured], [title and reason of the others]), the most time first."""
     found, failed = [], []
     for noted in sorted(models, key=lambda each: -each.seconds):
-        calls, (arguments, keywords) = words.count(noted.calls, "call"), noted.arguments
-        title = f"{type(noted.model).__name__}, {calls} of {noted.seconds:.3g} s together"
+        arguments, keywords = noted.arguments
         try:
-            found.append((title, profile(noted.model, *arguments, keywords=keywords, budget=budget), noted))
+            noted.worth = profile(noted.model, *arguments, keywords=keywords, budget=budget)
+            found.append(noted)
         except Exception as error:  # whatever a model raises, for example because the script changed or moved it
-            failed.append(f"{title}: not measured, because it raises {type(error).__name__}: {error}")
+            failed.append(f"{noted.title()}: not measured, because it raises {type(error).__name__}: {error}")
     return found, failed
 
 
-def together(found):
-    """Return the Worth of all models, weighted by the time that the script spent in them, without their layers."""
-    times = [
-        (noted.seconds, noted.seconds / (worth.reached if worth.layers else 1.0), noted.seconds * (1 - worth.share))
-        for _, worth, noted in found
-    ]
-    host, convt, rest = map(sum, zip(*times, strict=True))
-    return Worth("PyTorch", (), host, convt, rest_seconds=rest)
-
-
 def report(found, failed):
-    """Print the models that compute transposed convolutions, and a summary of all."""
-    with_layers = [each for each in found if each[1].layers]
-    for title, worth, _ in with_layers:
-        print(f"\n{title}")
-        worth.show()
+    """Print the models that compute transposed convolutions, and a summary of all, weighted by the script's time in them."""
+    served = [noted for noted in found if noted.worth.layers]
+    for noted in served:
+        print(f"\n{noted.title()}")
+        noted.worth.show()
     print(*failed, sep="\n", end="\n" if failed else "")
     if not found:
         print("Nothing was measured: the script called no module of PyTorch to its end.")
-    elif not with_layers:
-        print(f"Nothing is to gain: {found[0][1].verdict().partition(': ')[2]}")
+    elif not served:
+        print(f"Nothing is to gain: {found[0].worth.verdict().partition(': ')[2]}")
     elif len(found) > 1:
-        whole, others = together(found), len(found) - len(with_layers)
+        seconds = sum(noted.seconds for noted in found)
+        ours = sum(noted.seconds / (noted.worth.reached if noted.worth.layers else 1) for noted in found)
+        rest = sum(noted.seconds * (1 - noted.worth.share) for noted in found)
+        whole = Worth("PyTorch", (), seconds, ours, rest_seconds=rest)
         print(
-            f"\nAll {len(found)} models ({others} without transposed convolution): it takes {percent(whole.share)} of their "
-            f"time, so they can get at most {times(whole.bound)} as fast; with convt they are {times(whole.reached)} as fast."
+            f"\nAll {len(found)} models ({len(found) - len(served)} without transposed convolution): it takes "
+            f"{percent(whole.share)} of their time, so they can get at most {times(whole.bound)} as fast; with convt they are "
+            f"{times(whole.reached)} as fast."
         )
 
 
@@ -138,8 +137,8 @@ def main(arguments=None):
             code = run(asked.script, asked.arguments)
         found, failed = measured(notes.models.values(), asked.budget)
         report(found, failed)
-        spent = [{"model": title, "seconds": noted.seconds, "calls": noted.calls} for title, _, noted in found]
-        models = [each | worth.as_dict() for each, (_, worth, _) in zip(spent, found, strict=True)]
+        spent = [{"model": noted.title(), "seconds": noted.seconds, "calls": noted.calls} for noted in found]
+        models = [each | noted.worth.as_dict() for each, noted in zip(spent, found, strict=True)]
         return {"models": models, "not_measured": failed}
 
     _arguments.run(_PROGRAM, asked.json, work)

@@ -180,10 +180,10 @@ def serve(*arguments):
 
 def _serve(
     rank, input, weight, bias, stride, padding, output_padding, groups, dilation, precision=None, freeze=False, tune=False,
-    activation=None, plain=None,
+    activation=None, fused=(),
 ):  # fmt: skip
-    """Compute what `serve` computes. ``plain`` is the result of `is_plain_call` if it is known."""
-    plain = is_plain_call(input, weight, bias) if plain is None else plain
+    """Compute what `serve` computes. ``fused`` are the modules of a Sequential that a plain call computes together."""
+    plain = bool(fused) or is_plain_call(input, weight, bias)
     if not plain and _needs_torch_operator():
         return None
     attributes = stride, padding, output_padding, dilation

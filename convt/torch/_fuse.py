@@ -115,11 +115,9 @@ def fusible_modules(modules, n, inference=False):
     return norm, None, end - n - 1
 
 
-def fused_modules(modules):
-    """Yield each transposed convolution of `leaves` with the modules that are fused with it in their present state."""
-    for n, module in enumerate(modules):
-        if _transposed(module) and (count := fusible_modules(modules, n)[2]):
-            yield module, [each for each in modules[n + 1 : n + 1 + count] if not isinstance(each, _IDENTITIES)]
+def is_identity(module):
+    """Check whether a module changes nothing in inference."""
+    return isinstance(module, _IDENTITIES)
 
 
 def fused_classes(sequential):
@@ -156,7 +154,7 @@ class SequentialForward(Forward):
             if _transposed(each):
                 norm, activation, count = fusible_modules(modules, n)
                 with aside():
-                    result = _fold_and_compute(each, norm, activation, input) if count else None
+                    result = _fold_and_compute(modules[n : n + 1 + count], norm, activation, input) if count else None
                 if result is not None:
                     keeps = norm is None and _keeps_strides(modules[n + count])
                     input, n = result if keeps else _with_usual_strides(result), n + 1 + count
@@ -165,8 +163,9 @@ class SequentialForward(Forward):
         return input
 
 
-def _fold_and_compute(conv, norm, activation, input):
+def _fold_and_compute(modules, norm, activation, input):
     """Compute a transposed convolution, norm and activation in one call, or return None if convt cannot fuse them."""
+    conv = modules[0]
     rank, settings, weight, bias = RANKS[base_of(type(conv))], settings_of(conv), conv.weight, conv.bias
     if not isinstance(input, torch.Tensor) or input.dim() != rank + 2:
         return None
@@ -178,7 +177,7 @@ def _fold_and_compute(conv, norm, activation, input):
             return None
     arguments = input, weight, bias, conv.stride, conv.padding, conv.output_padding, conv.groups, conv.dilation
     freeze = settings.freeze or norm is not None  # only convt has references to folded weights
-    return serve(rank, *arguments, settings.precision, freeze, settings.tune, activation, True)
+    return serve(rank, *arguments, settings.precision, freeze, settings.tune, activation, modules)
 
 
 def _keeps_strides(activation):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
+import math
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from .._base import check, terminal
 from .._call import operator as _operator
@@ -23,21 +22,9 @@ from ._arrays import array, is_channels_last
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-_RUNS = 5  # recorded runs with the host and with convt each
+_RUNS = 6  # recorded runs of torch and of convt each; convt's first two pack weights
 _REFUSED = "convt refuses the call (CONVT_VERBOSE=1 prints the reason)"
 _UNREACHED = "a forward calls the function; accelerate(model, functional=True) lets convt compute it"
-
-
-@dataclasses.dataclass
-class _Call:
-    """A transposed convolution in a run. ``name`` is that of the module that calls it."""
-
-    signature: tuple[Any, ...]  # shapes of input and weight, attributes
-    seconds: float
-    name: str = ""
-    by_module: bool = True  # whether the forward of a torch module calls it
-    output: tuple[int, ...] = ()
-    served: tuple[Any, ...] | None = None  # (weight, bias, channels last, precision) if convt computes it
 
 
 def _signature(input, weight, bias, *attributes):
@@ -47,73 +34,61 @@ def _signature(input, weight, bias, *attributes):
     return shape, tuple(weight.shape), *(_functional.per_axis(each, rank) for each in attributes)
 
 
-class _Host(TorchFunctionMode):
-    """A mode in which torch computes all transposed convolutions, and which records them.
+class _Recorder:
+    """Records the calls of `_functional.serve` in this thread, as `_functional.recorder`.
 
-    ``names`` maps the id of a module to its name. ``fused`` maps the name of a transposed convolution to the modules that convt
-    fuses with it, whose seconds count in its own.
+    ``names`` maps the id of a module to its name. ``host`` is whether torch computes the calls, or convt. A layer is the name
+    of the module that makes the call, and the call's `_signature`.
+
+    Attributes
+    ----------
+    runs : list
+        The (layer, seconds) of each call in each run; NaN if convt refuses it.
+    known : dict
+        Layer -> (shape of the output, modules that convt fuses with it) if torch computes it, else convt's (weight, bias,
+        channels last, precision).
+    functional : bool
+        Whether other forwards than those of torch's transposed convolutions make calls.
     """
 
-    def __init__(self, names, fused):
-        super().__init__()
-        self.calls, self.names, self.fused = [], names, fused
-
-    def __torch_function__(self, function, types, arguments=(), keywords=None):
-        keywords, is_ours = keywords or {}, function in _functional.RANKS_OF
-        if not (is_ours or self.fused) or torch.compiler.is_compiling():
-            return function(*arguments, **keywords)
-        start = time.perf_counter()
-        result = function(*arguments, **keywords)
-        seconds, module = time.perf_counter() - start, _forward.calling_module()
-        if is_ours:
-            name = self.names.get(id(module)) or (function.__name__ if module is None else type(module).__name__)
-            signature, by_module = _signature(*_functional.bind(*arguments, **keywords)), _modules.calls_only_function(module)
-            self.calls.append(_Call(signature, seconds, name, by_module, tuple(result.shape)))
-        elif self.calls and module in self.fused.get(self.calls[-1].name, ()):
-            self.calls[-1].seconds += seconds
-        return result
-
-
-class _Recorder:
-    """Records the calls that convt gets in this thread, as `_functional.recorder`."""
-
-    def __init__(self):
-        self.calls, self.thread, self.refused = [], threading.get_ident(), None
+    def __init__(self, names, host):
+        self.names, self.host, self.thread = names, host, threading.get_ident()
+        self.runs, self.known, self.functional, self._inside = [], {}, False, False
 
     def __call__(self, compute, rank, *arguments):
-        if threading.get_ident() != self.thread:
+        if threading.get_ident() != self.thread or torch.compiler.is_compiling():
             return compute(rank, *arguments)
-        start = time.perf_counter()
-        result = compute(rank, *arguments)
-        seconds = time.perf_counter() - start
-        with torch._C.DisableTorchFunction():
-            self._add(rank, arguments, result, seconds)
+        if self._inside:
+            return None
+        modules = arguments[12] if len(arguments) > 12 else ()  # that convt computes together
+        self._inside, start = self.host, time.perf_counter()
+        try:
+            result = self._with_torch(rank, arguments, modules) if self.host else compute(rank, *arguments)
+        finally:
+            self._inside = False
+        seconds = math.nan if result is None else time.perf_counter() - start
+        with torch._C.DisableTorchFunction(), contextlib.suppress(AttributeError, RuntimeError, TypeError):
+            self._add(rank, arguments, modules, result, seconds)  # raises these for arguments that torch refuses
         return result
 
-    def _add(self, rank, arguments, result, seconds):
-        tensors, before = tuple(map(id, arguments[:3])), self.refused
-        self.refused = tensors if result is None else None
-        if result is None and before == tensors:  # a module and then the function that it calls refuse one call
-            return
-        with contextlib.suppress(AttributeError, RuntimeError, TypeError):  # arguments that torch refuses
-            (input, weight, bias), call = arguments[:3], _Call(_signature(*arguments[:8]), seconds)
-            if result is not None:
-                batched = input if input.dim() == rank + 2 else input.unsqueeze(0)
-                stride, padding, output_padding, groups, dilation = call.signature[2:]
-                last = is_channels_last(batched, weight, stride, padding, output_padding, groups[0], dilation)
-                call.served = weight, bias, last, arguments[8]
-            self.calls.append(call)
+    @staticmethod
+    def _with_torch(rank, arguments, modules):
+        if not modules:
+            return _functional.TORCH_FUNCTIONS[rank](*arguments[:8])
+        return functools.reduce(lambda result, module: module(result), modules, arguments[0])
 
-
-@contextlib.contextmanager
-def _recording():
-    """Record what convt computes inside the block, and yield the list of calls."""
-    before, recorder = _functional.recorder, _Recorder()
-    _functional.recorder = recorder
-    try:
-        yield recorder.calls
-    finally:
-        _functional.recorder = before
+    def _add(self, rank, arguments, modules, result, seconds):
+        module, signature = modules[0] if modules else _forward.calling_module(), _signature(*arguments[:8])
+        layer = self.names.get(id(module)) or (_functional.NAMES[rank] if module is None else type(module).__name__), signature
+        self.runs[-1].append((layer, seconds))
+        self.functional |= not _modules.calls_only_function(module)
+        if self.host:
+            self.known[layer] = tuple(result.shape), [each for each in modules[1:] if not _fuse.is_identity(each)]
+        elif result is not None:
+            (input, weight, bias), (stride, padding, output_padding, groups, dilation) = arguments[:3], signature[2:]
+            batched = input if input.dim() == rank + 2 else input.unsqueeze(0)
+            last = is_channels_last(batched, weight, stride, padding, output_padding, groups[0], dilation)
+            self.known[layer] = weight, bias, last, arguments[8]
 
 
 @contextlib.contextmanager
@@ -130,41 +105,16 @@ def _unchanged(model):
                 buffer.copy_(value)
 
 
-class _Rest(TorchFunctionMode):
-    """A mode in which transposed convolutions take no time: a call returns the result of an earlier one with equal shapes."""
-
-    def __init__(self):
-        super().__init__()
-        self.results = {}
-
-    def of(self, module):
-        """Return a forward for a module that does the same without the mode."""
-        forward = type(module).forward.__get__(module)
-        return lambda input, *others: self._known((id(module), input.shape, str(others)), forward, input, *others)
-
-    def __torch_function__(self, function, types, arguments=(), keywords=None):
-        if function not in _functional.RANKS_OF:
-            return function(*arguments, **(keywords or {}))
-        bound = _functional.bind(*arguments, **(keywords or {}))
-        return self._known(_signature(*bound), function, *bound)
-
-    def _known(self, key, compute, *arguments):
-        if key not in self.results:
-            self.results[key] = compute(*arguments)
-        return self.results[key]
-
-
 class _Subject:
-    """A model that runs with convt, without it, and with transposed convolutions that take no time, in turns."""
+    """A model, and the ways to run it: forwards of its modules, a mode of torch, and a `_functional.recorder`."""
 
     def __init__(self, model, run):
         named = list(model.named_modules()) if isinstance(model, torch.nn.Module) else []
         self.model, self.run, self.modules = model, run, [module for _, module in named]
         self.names = {id(module): name or type(module).__name__ for name, module in named}
-        self.forwards = self._installed()
+        self.forwards, self.replaced, self.kept = self._installed(), [], None
         self.is_accelerated = bool(self.forwards) or any(_modules.is_convts(each) for each in self.modules)
-        self.kept, self.serving, self.always, self.functional = None, None, False, False
-        self.rest, self.replaced = _Rest(), []
+        self.serving = None if self.modules else _functional.Serving()
 
     def _installed(self):
         """Return ``(attributes of a module, forward of convt)`` of the modules that have one."""
@@ -175,12 +125,6 @@ class _Subject:
         if self.modules and not self.is_accelerated:
             self.kept = _accelerate.accelerate(self.model, functional=functional)[1].kept
             self.forwards = self._installed()
-        self.serving, self.functional = None if self.modules else _functional.Serving(), functional
-        self.install()
-        with _recording() as calls:
-            self.run()
-        self.always = any(call.served for call in calls)  # modules of convt's classes, or accelerated ones in a function
-        self.install(self.forwards)
 
     def finish(self):
         """Leave the model as it was."""
@@ -188,42 +132,55 @@ class _Subject:
         if self.kept is not None:
             _accelerate.restore(self.model)
 
-    def install(self, forwards=()):
+    def install(self, forwards, recorder=None):
         """Give modules these forwards, which are those of convt or `replaced`, or else those of their classes."""
+        _functional.recorder = recorder
         for attributes, _ in (*self.forwards, *self.replaced):
             attributes.pop("forward", None)
         for attributes, forward in forwards:
             attributes["forward"] = forward
-
-    def replace(self, behind):
-        """Make forwards that take no time, for transposed convolutions, and for the modules ``behind`` that convt fuses."""
-        for module in self.modules:
-            if module in behind:
-                self.replaced.append((vars(module), lambda input: input))
-            elif not self.functional and _modules.calls_only_function(module):
-                self.replaced.append((vars(module), self.rest.of(module)))
 
     def run_in(self, mode):
         """Run in a mode of torch, or in none."""
         with mode or contextlib.nullcontext():
             self.run()
 
-    def fused(self):
-        """Return {name of a transposed convolution: modules that convt fuses with it now}, while convt computes the model."""
-        found = {}
-        for module in [each for each in self.modules if _forward.installed(each, _fuse.SequentialForward)]:
-            for conv, behind in _fuse.fused_modules(_fuse.leaves(module)[1]):
-                name = self.names.get(id(conv))
-                found[name] = max(behind, found.get(name, []), key=len)
-        return found
+    def record(self, recorder):
+        """Run as convt computes the model. If torch computes the calls, the mode finds those that do not reach convt, too."""
+        recorder.runs.append([])
+        self.install(self.forwards, recorder)
+        self.run_in(_functional.Serving() if recorder.host else self.serving)
 
-    def advice(self):
-        """Return how to let convt compute the model, or "" if it does."""
+    def ways(self, fused, functional):
+        """Return the ways without convt, with it, and with kept results of layers; ``fused`` are the modules behind layers."""
+        known, functional = {}, functional or not self.modules
+
+        def keep(key, compute, *arguments):
+            if key not in known:
+                known[key] = compute(*arguments)
+            return known[key]
+
+        def keeping(module, forward):
+            return lambda input, *others: keep((id(module), input.shape, str(others)), forward, input, *others)
+
+        def keeping_calls(_, rank, *arguments):
+            return keep(_signature(*arguments[:8]), _functional.TORCH_FUNCTIONS[rank], *arguments[:8])
+
+        for module in self.modules:
+            if module in fused:
+                self.replaced.append((vars(module), lambda input: input))
+            elif not functional and _modules.calls_only_function(module):
+                self.replaced.append((vars(module), keeping(module, type(module).forward.__get__(module))))
+        rest = (keeping_calls, _functional.Serving()) if functional else (None, None)
+        return ((), lambda *_: None, None), (self.forwards, None, self.serving), (self.replaced, *rest)
+
+    def advice(self, functional):
+        """Return how to let convt compute the model, or "" if it does. ``functional`` is that of `accelerate`."""
         if self.is_accelerated:
             return ""
         if not self.modules:
             return "Use it with convt.torch.functional()."
-        return f"Use convt.torch.accelerate(model{', functional=True' * self.functional})."
+        return f"Use convt.torch.accelerate(model{', functional=True' * functional})."
 
 
 def profile(model: Callable[..., Any], *inputs: Any, keywords: Mapping[str, Any] | None = None, budget: float = 2.0) -> Worth:
@@ -280,67 +237,39 @@ def profile(model: Callable[..., Any], *inputs: Any, keywords: Mapping[str, Any]
 
 def _measured(subject, budget, step):
     """Measure a `_Subject` and return the `Worth`. ``step`` is called before each of 2 * _RUNS + 3 * worth.ROUNDS steps."""
-    with _Host(subject.names, {}) as first:
-        subject.run()
     looked_for = f"{_mode.FUNCTIONS} and the modules that call them"
-    if not first.calls:
-        start = time.perf_counter()
-        subject.run()
-        seconds = time.perf_counter() - start
-        return Worth("PyTorch", (), seconds, seconds, looked_for)
     try:
-        subject.accelerate(functional=not all(call.by_module for call in first.calls))
-        subject.run_in(subject.serving), subject.run_in(subject.serving)  # weights are packed at the second call
-        fused, runs = subject.fused(), []
+        start = time.perf_counter()
+        subject.record(first := _Recorder(subject.names, host=True))
+        seconds = time.perf_counter() - start
+        if not first.known:
+            return Worth("PyTorch", (), seconds, seconds, looked_for)
+        subject.accelerate(first.functional)
+        host, ours = (_Recorder(subject.names, host=each) for each in (True, False))
         for _ in range(_RUNS):
-            step()
-            subject.install()
-            with _Host(subject.names, fused) as host:
-                subject.run()
-            step()
-            subject.install(subject.forwards)
-            with _recording() as ours:
-                subject.run_in(subject.serving)
-            runs.append((host.calls, ours))
-        subject.replace([module for behind in fused.values() for module in behind])
-        ways = [  # forwards of modules, and a mode: without convt, with it, without the time of transposed convolutions
-            ((), _Host({}, {}) if subject.always else None), (subject.forwards, subject.serving),
-            (subject.replaced, subject.rest if subject.functional else None),
-        ]  # fmt: skip
-        before = [functools.partial(subject.install, forwards) for forwards, _ in ways]
-        calls = [functools.partial(subject.run_in, mode) for _, mode in ways]
+            for recorder in (host, ours):
+                step()
+                subject.record(recorder)
+        ways = subject.ways({module for _, fused in host.known.values() for module in fused}, first.functional)
+        before = [functools.partial(subject.install, forwards, recorder) for forwards, recorder, _ in ways]
+        calls = [functools.partial(subject.run_in, mode) for *_, mode in ways]
         *seconds, rest = worth.in_turns(calls, budget, step, before=before)
     finally:
         subject.finish()
-    layers = tuple(_layers(runs, fused, subject.kept or {}))
-    return Worth("PyTorch", layers, *seconds, looked_for, subject.advice(), rest)
+    layers = tuple(_layers(host, ours, subject.kept or {}))
+    return Worth("PyTorch", layers, *seconds, looked_for, subject.advice(first.functional), rest)
 
 
-def _matched(host, ours):
-    """Yield each of the host's calls in a run, with convt's `_Call`, or None where convt did not get the call."""
-    for call in host:
-        ahead = next((n for n, other in enumerate(ours) if other.signature == call.signature), None)
-        yield call, None if ahead is None else ours[ahead]
-        ours = ours if ahead is None else ours[ahead + 1 :]
-
-
-def _layers(runs, fused, reasons):
-    """Yield the `worth.LayerTime` of all layers. ``runs`` has the host's and convt's calls of each run."""
-    limits, groups = MachineLimits(torch.get_num_threads()), {}
-    for run, calls in enumerate(runs):
-        for call, match in _matched(*calls):
-            groups.setdefault((call.name, call.signature), [[] for _ in runs])[run].append((call, match))
-    for (name, signature), pairs in groups.items():
-        pairs = list(filter(None, pairs))  # of the runs that have the call
-        # The least sum of a run, because other programs disturb whole runs less often than some layers.
-        host, calls = min(sum(call.seconds for call, _ in each) for each in pairs), max(map(len, pairs))
-        matches, behind = [match for each in pairs for _, match in each], fused.get(name, ())
-        found = {"algorithm": reasons.get(name, _REFUSED if all(matches) else _UNREACHED)}
-        if all(match and match.served for match in matches):
-            seconds = min(sum(match.seconds for _, match in each) for each in pairs)
-            found = {"convt_seconds": seconds} | _planned(signature, matches[0].served, seconds / calls, limits)
-        found |= {"fused": tuple(type(each).__name__ for each in behind), "calls": calls}
-        yield worth.LayerTime(name, signature[0], pairs[0][0][0].output, host, **found)
+def _layers(host, ours, reasons):
+    """Yield the `worth.LayerTime` of all layers that two `_Recorder` have recorded."""
+    limits, times = MachineLimits(torch.get_num_threads()), worth.summed(ours.runs)
+    for layer, (seconds, calls) in worth.summed(host.runs).items():
+        (name, signature), (output, fused), (mine, count) = layer, host.known[layer], times.get(layer, (math.nan, 0))
+        found = {"algorithm": reasons.get(name, _REFUSED if count else _UNREACHED)}
+        if mine >= 0:  # not NaN
+            found = _planned(signature, ours.known[layer], mine / calls, limits)
+        found |= {"fused": tuple(type(each).__name__ for each in fused), "calls": calls}
+        yield worth.LayerTime(name, signature[0], output, seconds, mine, **found)
 
 
 def _planned(signature, served, seconds, limits):

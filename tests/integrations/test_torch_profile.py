@@ -1,7 +1,6 @@
 """Tests of `convt.torch.profile` and of ``python -m convt.torch``: all calls are found, whoever makes them, and the model is as
 before."""
 
-import itertools
 import json
 import time
 
@@ -106,11 +105,13 @@ def test_the_share_is_that_of_runs_in_which_the_layers_take_no_time(functional):
 def test_a_relu_that_two_layers_share_counts_in_both(monkeypatch):
     relu = nn.ReLU()
     model = nn.Sequential(nn.ConvTranspose1d(2, 2, 3), relu, nn.ConvTranspose1d(2, 2, 3), relu).eval()
-    names = {id(module): name for name, module in model.named_modules()}
-    monkeypatch.setattr(_profile.time, "perf_counter", itertools.count().__next__)  # each function takes a second
-    with torch.no_grad(), _profile._Host(names, {"0": [relu], "2": [relu]}) as host:
-        model(torch.ones(1, 2, 9))
-    assert [(call.name, call.seconds) for call in host.calls] == [("0", 2), ("2", 2)]
+    host, calls, compute = _profile._Recorder({id(module): name for name, module in model.named_modules()}, True), [], F.relu
+    monkeypatch.setattr(F, "relu", lambda *arguments, **keywords: calls.append(1) or compute(*arguments, **keywords))
+    monkeypatch.setattr(_profile.time, "perf_counter", lambda: len(calls))  # the function takes a second, others no time
+    with torch.no_grad():
+        _profile._Subject(ct.accelerate(model)[0], lambda: model(torch.ones(1, 2, 9))).record(host)
+    assert [(name, seconds) for (name, _), seconds in host.runs[0]] == [("0", 1), ("2", 1)]
+    _functional.recorder = None
 
 
 class Alternating(nn.Module):
@@ -138,6 +139,9 @@ def test_functions_and_modules_of_convt():
     assert [each.calls for each in found.layers] == [1, 1] and "functional()" in found.advice
     found = ct.profile(ct.ConvTranspose1d(8, 4, 3), x, budget=0.01)
     assert found.layers[0].convt_seconds > 0 and not found.advice
+    module = nn.ConvTranspose1d(8, 64, 64, 2)
+    found = ct.profile(lambda x: module(x), x[:, :, [0] * 2000], budget=0.01)  # a module that a function calls
+    assert found.share > 0.5 and "functional()" in found.advice
     twice = nn.ConvTranspose1d(8, 8, 3, padding=1)
     (layer,) = ct.profile(nn.Sequential(twice, twice).eval(), x[0], budget=0.01).layers
     assert (layer.name, layer.calls, layer.data) == ("0", 2, (1, 8, 30))
