@@ -45,11 +45,16 @@ def compute(
         tuple(stride), tuple(padding), tuple(output_padding), groups, tuple(dilation), precision, activation,
         config.default_backend(),
     )  # fmt: skip
+    return on_torchs_threads(_compute, input, weight, bias, attributes, reuse, tune)
+
+
+def on_torchs_threads(function, *arguments):
+    """Call a function on as many threads as torch uses."""
     threads = torch.get_num_threads()
-    if threads != config.get_num_threads():
-        with config.num_threads(threads):
-            return _compute(input, weight, bias, attributes, reuse, tune)
-    return _compute(input, weight, bias, attributes, reuse, tune)
+    if threads == config.get_num_threads():
+        return function(*arguments)
+    with config.num_threads(threads):
+        return function(*arguments)
 
 
 def _compute(input, weight, bias, attributes, reuse, tune):

@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional
 
 from . import _forward
+from ._functional import bind
 
 _CONVOLUTION, _POINTWISE = functional.conv_transpose1d, (torch.conv1d, torch.conv2d, torch.conv3d)
 # Functions that compute each element from itself, that read sizes, and that compute weights of torch.nn.utils.weight_norm.
@@ -93,7 +94,7 @@ class Watch(torch.overrides.TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs, place = kwargs or {}, self.places[-1]
         if func is _CONVOLUTION and hasattr(place, "intercept"):
-            return place.intercept(*args, **kwargs)
+            return place.intercept(*bind(*args, **kwargs))
         result = func(*args, **kwargs)
         if not (place.trusted or _is_frame_by_frame(func, args, kwargs) or (func in _CUTS and self._cuts(args[0], result))):
             called = torch.overrides.resolve_name(func) or func

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,8 +18,7 @@ from .._run import config
 from . import _forward, _frames, _weights
 from ._accelerate import _above, _places
 from ._arrays import DTYPES, array, is_plain, tensor_of
-from ._compute import keywords
-from ._functional import aside, bind
+from ._compute import keywords, on_torchs_threads
 from ._mode import has_own_forward
 from ._modules import base_of
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from typing_extensions import Self
+
+    from .._call.stream import Stream
 
     _Classes: TypeAlias = type[torch.nn.Module] | Sequence[type[torch.nn.Module]]
 
@@ -121,7 +123,9 @@ class streaming:
         if not self._layers:
             raise ValueError("model: got no ConvTranspose1d to stream, wanted at least one")
         self._undo: contextlib.ExitStack | None = None
-        self.finishing = False  # inside `finish`
+        self._finishing = False  # inside `finish`
+        self._streams: dict[str, Stream] = {}
+        self._waiting: dict[str, dict[str, np.ndarray]] = {}  # states with which streams begin at the next chunk
         self.streamed = tuple(self._layers)
 
     def __enter__(self) -> Self:
@@ -141,8 +145,7 @@ class streaming:
 
     def reset(self) -> None:
         """Forget the signal: the next chunk begins another, which may have another batch."""
-        for layer in self._layers.values():
-            layer.reset()
+        self._streams, self._waiting = {}, {}
 
     @contextlib.contextmanager
     def finish(self) -> Iterator[None]:
@@ -150,24 +153,37 @@ class streaming:
 
         It matters with ``trim=None`` alone. The last chunk may be empty if the other modules take empty tensors.
         """
-        self.finishing = True
+        self._finishing = True
         try:
             yield
         finally:
-            self.finishing = False
+            self._finishing = False
             self.reset()
 
     @property
     def state(self) -> dict[str, dict[str, np.ndarray]]:
         """The state of the signal: `convt.Stream.state` of each module that was called. Setting it continues that signal."""
-        return {name: layer.state for name, layer in self._layers.items() if layer.state}
+        return self._waiting | {name: stream.state for name, stream in self._streams.items()}
 
     @state.setter
     def state(self, state: dict[str, dict[str, np.ndarray]]) -> None:
         if not isinstance(state, dict) or not state.keys() <= self._layers.keys():
             raise ValueError(f"state: got {type(state).__name__}, wanted a dict with names among {', '.join(self._layers)}")
-        for name, layer in self._layers.items():
-            layer.reset(state.get(name))
+        self._streams, self._waiting = {}, {name: each for name, each in state.items() if each}
+
+    def _compute(self, name: str, op: ConvTranspose, trim: str | None, data: np.ndarray) -> np.ndarray:
+        """Return the outputs of a layer for its chunk."""
+        stream = self._streams.get(name)
+        if stream is None:
+            stream = op.stream(len(data), trim="right" if trim == "right" else None)
+            if name in self._waiting:
+                stream.state = self._waiting[name]
+            self._streams[name] = stream
+            self._waiting.pop(name, None)
+        if trim == "model":
+            return stream.with_tail(data)
+        result = stream(data)
+        return np.concatenate((result, stream.finish()), 2) if self._finishing else result
 
 
 def _classes(name, value):
@@ -183,46 +199,25 @@ class StreamingForward(_frames.SessionForward):
 
     def __init__(self, module, watch, name, trusted, session, trim):
         super().__init__(module, watch, name or "the module", trusted)
-        self.session, self.trim, self.op, self.plain = session, trim, None, not (self.own or has_own_forward(module))
-        self.reset()
-
-    def reset(self, waiting=None):
-        """Forget the signal, or continue one from the state of a stream."""
-        self.stream, self.waiting = None, waiting
-
-    @property
-    def state(self):
-        """The state of the stream, or an empty dict before the first chunk."""
-        return self.stream.state if self.stream is not None else self.waiting or {}
+        self.compute, self.trim, self.op = functools.partial(session._compute, name), trim, None
+        self.plain = not (self.own or has_own_forward(module))
 
     def __call__(self, *arguments, **keywords):
-        module = self.module()
-        if self.plain:
-            with aside():
-                return self._plain(module, *arguments, **keywords)
-        self.taken = 0
-        result = self.checked(module, arguments, keywords)  # a forward that calls torch's and changes the result
+        module, self.taken = self.module(), 0
+        sizes = (*arguments[1:], keywords.get("output_size"))
+        if self.plain and sizes[0] is not None:
+            raise ValueError(f"output_size: got {sizes[0]} for {self.name}, wanted None, because a stream has no total size")
+        result = self.checked(module, arguments, keywords)
         if self.taken != 1:
             got = f"{words.count(self.taken, 'call')} of conv_transpose1d in the forward of {type(module).__name__}"
             raise ValueError(f"{self.name}: got {got}, wanted one, or the class as stateful")
         return result
 
-    def _plain(self, module, input, output_size=None):
-        """Compute torch's forward."""
-        if output_size is not None:
-            raise ValueError(f"output_size: got {output_size} for {self.name}, wanted None, because a stream has no total size")
-        padding = _single(module.padding), _single(module.output_padding)
-        return self.step(input, module.weight, module.bias, module.stride, *padding, module.groups, module.dilation)
-
-    def intercept(self, *arguments, **keywords):
-        """Compute a call of torch's conv_transpose1d in the forward of the module."""
+    def intercept(self, input, weight, bias, stride, padding, output_padding, groups, dilation):
+        """Return the outputs of a chunk: compute the call of torch's conv_transpose1d in the forward of the module."""
         self.taken += 1
-        return self.step(*bind(*arguments, **keywords))
-
-    def step(self, input, weight, bias, stride, padding, output_padding, groups, dilation):
-        """Return the outputs of a chunk; the arguments are those of torch's conv_transpose1d."""
-        watch = self.watch
-        checked = watch.places and not watch.places[-1].trusted
+        watch, around = self.watch, self.watch.places[: -1 if self.plain else None]
+        checked = around and not around[-1].trusted
         if checked:
             watch.expect_cut()
             if self in watch.called:
@@ -230,32 +225,14 @@ class StreamingForward(_frames.SessionForward):
             watch.called.add(self)
         self._check(input, weight, bias)
         if self.op is None:
-            axes = (tuple(_single(values)) for values in (stride, padding, output_padding))
-            attributes = (*axes, groups, tuple(_single(dilation)), None, None, config.default_backend())
-            self.op = self._operator(weight, bias, attributes)
-        batched = input if input.dim() == 3 else input.unsqueeze(0)
-        data, threads = array(batched), torch.get_num_threads()
-        with contextlib.nullcontext() if threads == config.get_num_threads() else config.num_threads(threads):
-            result = self._compute(data)
-        result, final = tensor_of(result), input.shape[-1] * _single(stride)[0]
-        result = result if batched is input else result.squeeze(0)
+            axes = [tuple(_single(values)) for values in (stride, padding, output_padding, dilation)]
+            self.op = self._operator(weight, bias, (*axes[:3], groups, axes[3], None, None, config.default_backend()))
+        data = array(input if input.dim() == 3 else input.unsqueeze(0))
+        with check.renamed(dict.fromkeys(("chunk", "data"), f"input of {self.name}")):
+            result = tensor_of(on_torchs_threads(self.compute, self.op, self.trim, data))
+        result, final = result if input.dim() == 3 else result.squeeze(0), input.shape[-1] * _single(stride)[0]
         if checked and self.trim == "model" and result.shape[-1] > final:
             watch.uncut = self.name, result, final
-        return result
-
-    def _compute(self, data):
-        stream = self.stream
-        with check.renamed(dict.fromkeys(("chunk", "data"), f"input of {self.name}")):
-            if stream is None:
-                stream = self.op.stream(len(data), trim="right" if self.trim == "right" else None)
-                if self.waiting:
-                    stream.state = self.waiting
-                self.stream, self.waiting = stream, None
-            if self.trim == "model":
-                return stream.with_tail(data)
-            result = stream(data)
-            if self.session.finishing:
-                result = np.concatenate((result, stream.finish()), 2)
         return result
 
     def _check(self, input, weight, bias):
@@ -269,17 +246,14 @@ class StreamingForward(_frames.SessionForward):
 
     def _operator(self, weight, bias, attributes):
         """Return the operator for a weight, which calls outside of the session and other sessions share."""
-        key = attributes, False, False
+        key, (padding,) = (attributes, False, False), attributes[1]
         op = _weights.operator(weight, bias, key, keywords, False, at_once=True)
         if op is None:
             op = ConvTranspose(array(weight), None if bias is None else array(bias), **keywords(*key))
-        if self.trim == "model":
-            stream = op.stream()
-            short = stream.delay > 0 and not any(attributes[1])
-            if stream.delay or any(attributes[1]):
-                got = "a kernel shorter than the stride" if short else f"padding {attributes[1][0]}"
-                raise ValueError(
-                    f"{self.name}: got {got}, wanted padding 0 and a kernel of at least the stride for trim='model'; "
-                    "trim=None serves every module"
-                )
+        if self.trim == "model" and (padding or op.stream().delay):
+            got = f"padding {padding}" if padding else "a kernel shorter than the stride"
+            raise ValueError(
+                f"{self.name}: got {got}, wanted padding 0 and a kernel of at least the stride for trim='model'; "
+                "trim=None serves every module"
+            )
         return op
