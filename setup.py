@@ -65,6 +65,7 @@ FOREIGN = [Path("third_party") / name for name in ("onednn", "onnxruntime", "xla
 DECLARED = {  # a .pxd file that this file makes -> the C header that it declares
     Path("convt/_run/kernels.pxd"): KERNELS / "convt_kernels.h",
     Path("convt/onnxruntime/host.pxd"): Path("third_party/onnxruntime/onnxruntime_api.h"),
+    Path("convt/jax/xla.pxd"): Path("third_party/xla/xla_ffi.h"),
 }
 OBJECTS = Path("build/kernels")
 # * no contraction, so that results do not depend on the compiler's choices;
@@ -151,25 +152,33 @@ def cython_declarations(header):
     """Return Cython's declarations of the constants, structures and functions of a C header, as the text of a .pxd file."""
     text = re.sub(r"/\*.*?\*/", " ", header.read_text(encoding="utf-8"), flags=re.DOTALL)
     text = text.replace("ptrdiff_t", "Py_ssize_t").replace("*const *", "**")
-    constants = re.findall(r"^#define ((?:CONVT|ORT)_[A-Z_0-9]+) [\d(]", text, re.MULTILINE)
+    for name, members in re.findall(r"^#define (\w+_HEAD) (.*)", text, re.MULTILINE):  # with which structures begin
+        text = text.replace(f"{name};", f"{members};")
+    constants = re.findall(r"^#define ((?:CONVT|ORT|XLA)_[A-Z_0-9]+) [\d(]", text, re.MULTILINE)
     for names in re.findall(r"^enum {([^}]*)}", text, re.MULTILINE):
         constants += re.findall(r"[A-Za-z_]\w*", names)
     lines = [f"# Made by setup.py from {header}, which documents each name.", "",
              "from libc.stdint cimport int32_t, int64_t", "", f'cdef extern from "{header.name}" nogil:', "    enum:",
              *(f"        {name}" for name in dict.fromkeys(constants))]  # fmt: skip
     lines += [f"    ctypedef struct {name}" for name in re.findall(r"^typedef struct (\w+) \1;", text, re.MULTILINE)]
-    for body, name in re.findall(r"^typedef struct {(.*?)^} (\w+);", text, re.MULTILINE | re.DOTALL):
+    for body, name in re.findall(r"^typedef struct(?: \w+)? {([^}]*)} (\w+);", text, re.MULTILINE):
         lines.append(f"    ctypedef struct {name}:")
-        for member in filter(None, (" ".join(each.split()) for each in body.split(";"))):
+        for member in (" ".join(each.split()).removeprefix("struct ") for each in body.split(";")):
+            if not member or member.endswith("[]"):
+                continue
             member = re.sub(r"(?<=[ *])in\b", 'in_ "in"', member.replace("*from,", "*from_,").replace("(void)", "()"))
             if "(*" in member:
                 lines.append(f"        {member} noexcept nogil")
             else:  # Cython wants a line for each pointer
                 kind, names = re.fullmatch(r"((?:const )?\w+) (.*)", member).groups()
                 lines += [f"        {kind} {each}" for each in names.split(", ")]
-    function = r"^(?:static inline )?(\w[\w ]*[ *])(convt_\w+)\(([^)]*)\)[;\n]"
-    for result, name, arguments in re.findall(function, text, re.MULTILINE):
+    function = r"^(?:static inline )?(\w[\w ]*[ *])((?:convt|xla)_\w+)\(([^)]*)\)[;\n]"
+    found = re.findall(function, text, re.MULTILINE)
+    found += [(f"{result} ", name, f"const XlaApi *api, {kind} *arguments")
+              for name, result, kind in re.findall(r"^ *F\(\d+, (\w+), ([\w *]+), (\w+)\)", text, re.MULTILINE)]  # fmt: skip
+    for result, name, arguments in found:
         lines.append(f"    {result}{name}({'' if arguments == 'void' else arguments})")
+    lines[2] += ", uint32_t" * any("uint32_t" in each for each in lines)
     return "\n".join(lines) + "\n"
 
 

@@ -102,7 +102,7 @@ def is_down(arrow):
 def sources():
     """Return the source files of the package, sorted."""
     found = [path for path in sorted((ROOT / "convt").rglob("*")) if path.suffix in (".py", ".pyx", ".pxd", ".h", ".c")]
-    return [path for path in found if path.name not in ("kernels.pxd", "host.pxd")]  # setup.py makes them
+    return [path for path in found if path.name not in ("kernels.pxd", "host.pxd", "xla.pxd")]  # setup.py makes them
 
 
 def _room_of(path):

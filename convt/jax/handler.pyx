@@ -10,7 +10,7 @@ Exceptions do not propagate through XLA: each becomes an error of XLA, whose mes
 
 from cpython.pycapsule cimport PyCapsule_New
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
 import atexit
 import os
@@ -25,6 +25,7 @@ cimport numpy as cnp
 from convt._core cimport ThreadPool, Work, use_thread_pool
 from convt._plan.known cimport KNOWN_RANK, Entry, Known, compute_entry, leave_entry
 from convt._run.checksum cimport checksum_of_bytes, checksum_of_samples
+from convt.jax.xla cimport *
 
 cnp.import_array()
 
@@ -38,77 +39,6 @@ cdef enum:
 
 # ---------------------------------------------------------------- XLA's interface
 
-
-cdef extern from "xla_ffi.h" nogil:
-    const int XLA_MAJOR, XLA_MINOR, XLA_METADATA, XLA_METADATA_BYTES, XLA_INSTANTIATE, XLA_EXECUTE, XLA_STRING
-    const int XLA_INTERNAL, XLA_EXHAUSTED, XLA_F16, XLA_F32, XLA_F64, XLA_BF16
-    ctypedef struct XlaError
-    ctypedef struct XlaContext
-    ctypedef struct XlaVersion:
-        int major, minor
-    ctypedef struct XlaApi:
-        XlaVersion version
-    ctypedef struct XlaExtension:
-        int type
-    ctypedef struct XlaTypeId:
-        int64_t id
-    ctypedef struct XlaTypeInfo:
-        size_t size
-        void (*destroy)(void *object) noexcept
-    ctypedef struct XlaMetadata:
-        size_t size
-        XlaVersion version
-        uint32_t traits
-        XlaTypeId state_type
-    ctypedef struct XlaMetadataExtension:
-        XlaMetadata *metadata
-    ctypedef struct XlaSpan:
-        const char *text
-        size_t length
-    ctypedef struct XlaBuffer:
-        int dtype
-        void *data
-        int64_t rank
-        int64_t *sizes
-    ctypedef struct XlaBuffers:
-        int64_t count
-        int *types
-        void **values
-    ctypedef struct XlaAttributes:
-        int64_t count
-        int *types
-        XlaSpan **names
-        void **values
-    ctypedef struct XlaCall:
-        size_t size
-        XlaExtension *extension
-        const XlaApi *api
-        XlaContext *context
-        int stage
-        XlaBuffers arguments
-        XlaBuffers results
-        XlaAttributes attributes
-    ctypedef struct XlaErrorCreate:
-        const char *message
-        int code
-    ctypedef struct XlaTypeRegister:
-        XlaSpan name
-        XlaTypeId *id
-        const XlaTypeInfo *info
-    ctypedef struct XlaState:
-        XlaContext *context
-        int stage
-        XlaTypeId *id
-        void *state
-    ctypedef struct XlaThreads:
-        XlaContext *context
-        int64_t *threads
-    bint xla_supported(const XlaApi *api) noexcept
-    XlaError *xla_error_create(const XlaApi *api, XlaErrorCreate *arguments) noexcept
-    XlaError *xla_type_register(const XlaApi *api, XlaTypeRegister *arguments) noexcept
-    XlaError *xla_state_set(const XlaApi *api, XlaState *arguments) noexcept
-    XlaError *xla_state_get(const XlaApi *api, XlaState *arguments) noexcept
-    XlaError *xla_threads(const XlaApi *api, XlaThreads *arguments) noexcept
 
 cdef extern from * nogil:
     """

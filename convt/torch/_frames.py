@@ -93,8 +93,8 @@ class Watch(torch.overrides.TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs, place = kwargs or {}, self.places[-1]
-        if func is _CONVOLUTION and hasattr(place, "intercept"):
-            return place.intercept(*bind(*args, **kwargs))
+        if func is _CONVOLUTION and hasattr(place, "step"):
+            return place.step(*bind(*args, **kwargs))
         result = func(*args, **kwargs)
         if not (place.trusted or _is_frame_by_frame(func, args, kwargs) or (func in _CUTS and self._cuts(args[0], result))):
             called = torch.overrides.resolve_name(func) or func

@@ -19,6 +19,7 @@ from . import _forward, _frames, _weights
 from ._accelerate import _above, _places
 from ._arrays import DTYPES, array, is_plain, tensor_of
 from ._compute import keywords, on_torchs_threads
+from ._functional import aside
 from ._mode import has_own_forward
 from ._modules import base_of
 
@@ -204,20 +205,26 @@ class StreamingForward(_frames.SessionForward):
 
     def __call__(self, *arguments, **keywords):
         module, self.taken = self.module(), 0
-        sizes = (*arguments[1:], keywords.get("output_size"))
-        if self.plain and sizes[0] is not None:
-            raise ValueError(f"output_size: got {sizes[0]} for {self.name}, wanted None, because a stream has no total size")
+        if self.plain:  # without torch's forward, because the mode would take microseconds
+            with aside():
+                return self._plain(module, *arguments, **keywords)
         result = self.checked(module, arguments, keywords)
         if self.taken != 1:
             got = f"{words.count(self.taken, 'call')} of conv_transpose1d in the forward of {type(module).__name__}"
             raise ValueError(f"{self.name}: got {got}, wanted one, or the class as stateful")
         return result
 
-    def intercept(self, input, weight, bias, stride, padding, output_padding, groups, dilation):
-        """Return the outputs of a chunk: compute the call of torch's conv_transpose1d in the forward of the module."""
-        self.taken += 1
-        watch, around = self.watch, self.watch.places[: -1 if self.plain else None]
-        checked = around and not around[-1].trusted
+    def _plain(self, module, input, output_size=None):
+        """Compute torch's forward."""
+        if output_size is not None:
+            raise ValueError(f"output_size: got {output_size} for {self.name}, wanted None, because a stream has no total size")
+        sizes = module.stride, module.padding, module.output_padding, module.groups, module.dilation
+        return self.step(input, module.weight, module.bias, *sizes)
+
+    def step(self, input, weight, bias, stride, padding, output_padding, groups, dilation):
+        """Return the outputs of a chunk: compute a call of torch's conv_transpose1d in the forward of the module."""
+        self.taken, watch = self.taken + 1, self.watch
+        checked = watch.places and not watch.places[-1].trusted
         if checked:
             watch.expect_cut()
             if self in watch.called:

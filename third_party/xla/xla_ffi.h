@@ -24,12 +24,11 @@ typedef struct XlaError XlaError; /* NULL: success */
 typedef struct XlaContext XlaContext;
 typedef void (*XlaEntry)(void);
 
-typedef struct XlaExtension XlaExtension;
-struct XlaExtension {
+typedef struct XlaExtension {
     size_t size;
     int type;
-    XlaExtension *next;
-};
+    struct XlaExtension *next;
+} XlaExtension;
 
 #define XLA_HEAD size_t size; XlaExtension *extension
 
