@@ -41,32 +41,28 @@ class Noted:
         return f"{type(self.model).__name__}, {words.count(self.calls, 'call')} of {self.seconds:.3g} s together"
 
 
-class Notes:
-    """While entered, notes the outermost modules that any thread calls: ``models`` is {id of a module: Noted}."""
+@contextlib.contextmanager
+def noting():
+    """Note the outermost modules that any thread calls inside the block, and yield {id of a module: Noted}."""
+    models, local, call = {}, threading.local(), torch.nn.Module.__call__
 
-    def __init__(self):
-        self.models, self._local, self._call = {}, threading.local(), torch.nn.Module.__call__
+    def noted_call(module, *arguments, **keywords):
+        if getattr(local, "inside", False) or torch.compiler.is_compiling():
+            return call(module, *arguments, **keywords)
+        noted = models.setdefault(id(module), Noted(module))
+        local.inside, start = True, time.perf_counter()
+        try:
+            return call(module, *arguments, **keywords)
+        finally:
+            local.inside = False
+            noted.seconds, noted.calls = noted.seconds + time.perf_counter() - start, noted.calls + 1
+            noted.arguments = arguments, keywords
 
-    def __enter__(self):
-        call, local, models = self._call, self._local, self.models
-
-        def noting(module, *arguments, **keywords):
-            if getattr(local, "inside", False) or torch.compiler.is_compiling():
-                return call(module, *arguments, **keywords)
-            noted = models.setdefault(id(module), Noted(module))
-            local.inside, start = True, time.perf_counter()
-            try:
-                return call(module, *arguments, **keywords)
-            finally:
-                local.inside = False
-                noted.seconds, noted.calls = noted.seconds + time.perf_counter() - start, noted.calls + 1
-                noted.arguments = arguments, keywords
-
-        torch.nn.Module.__call__ = noting
-        return self
-
-    def __exit__(self, *_):
-        torch.nn.Module.__call__ = self._call
+    torch.nn.Module.__call__ = noted_call
+    try:
+        yield models
+    finally:
+        torch.nn.Module.__call__ = call
 
 
 def run(script, arguments):
@@ -133,13 +129,13 @@ def main(arguments=None):
         nonlocal code
         if not Path(asked.script).is_file():
             raise ValueError(f"script: got {asked.script!r}, wanted a Python file")
-        with contextlib.redirect_stdout(sys.stderr) if asked.json == "-" else contextlib.nullcontext(), Notes() as notes:
+        with contextlib.redirect_stdout(sys.stderr) if asked.json == "-" else contextlib.nullcontext(), noting() as models:
             code = run(asked.script, asked.arguments)
-        found, failed = measured(notes.models.values(), asked.budget)
+        found, failed = measured(models.values(), asked.budget)
         report(found, failed)
         spent = [{"model": noted.title(), "seconds": noted.seconds, "calls": noted.calls} for noted in found]
-        models = [each | noted.worth.as_dict() for each, noted in zip(spent, found, strict=True)]
-        return {"models": models, "not_measured": failed}
+        worths = [noted.worth.as_dict() for noted in found]
+        return {"models": [each | its for each, its in zip(spent, worths, strict=True)], "not_measured": failed}
 
     _arguments.run(_PROGRAM, asked.json, work)
     return code

@@ -10,7 +10,7 @@ import torch
 from .._base import terminal, words
 from . import _forward, _fuse, _mode, _weights
 from ._compute import precision_of
-from ._modules import RANKS, Settings, TransposedForward, as_torchs, base_of, is_convts
+from ._modules import RANKS, Settings, TransposedForward, as_torchs, base_of, calls_only_function, is_convts
 
 if TYPE_CHECKING:
     from .._base.typing import TorchPrecision
@@ -91,7 +91,7 @@ def _why_not(module):
     cls, base = type(module), base_of(type(module))
     if isinstance(module, torch.nn.modules.lazy.LazyModuleMixin):
         return "its sizes are unknown before its first call; call accelerate again after that"
-    if cls.forward is not base.forward and not is_convts(module):
+    if not calls_only_function(module):
         return f"{cls.__name__} defines its own forward; with functional=True, convt computes the calls inside"
     if cls._output_padding is not base._output_padding:
         return f"{cls.__name__} defines its own _output_padding"

@@ -56,7 +56,7 @@ class _Recorder:
         self.runs, self.known, self.functional, self._inside = [], {}, False, False
 
     def __call__(self, compute, rank, *arguments):
-        if threading.get_ident() != self.thread or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or threading.get_ident() != self.thread:
             return compute(rank, *arguments)
         if self._inside:
             return None
