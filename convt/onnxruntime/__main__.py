@@ -75,7 +75,7 @@ def difference(before, after):
             with np.errstate(invalid="ignore"):  # the difference of NaN, or of equal infinities, is NaN
                 off = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0, np.abs(a - b))
             largest = np.abs(a[np.isfinite(a)]).max(initial=1e-30)
-            worst = max(worst, float(np.nan_to_num(off, nan=math.inf).max() / largest))
+            worst = max(worst, float(np.nan_to_num(off, nan=math.inf, posinf=math.inf).max() / largest))
     return worst
 
 
