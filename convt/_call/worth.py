@@ -18,8 +18,7 @@ from ..algorithms import name_of
 ROUNDS = 4  # number of rounds in which the ways to run take turns
 _LITTLE = 1.02  # a bound or speedup up to this is within the noise of a measurement
 _COLUMNS = ("layer", "shape", "host ms", "convt ms", "algorithm", "limit")
-_LEFT = ("layer", "shape", "algorithm")
-_WRAPPED = {"layer": 12, "shape": 26, "algorithm": 12}  # least widths of columns that wrap in a narrow table
+_TEXTS = {"layer": 12, "shape": 26, "algorithm": 12}  # columns of text, and their least widths in a narrow table
 
 
 class LayerTime(NamedTuple):
@@ -102,8 +101,7 @@ class Worth(NamedTuple):
         """The share of transposed convolution in the host's time, from 0 to 1."""
         if self.rest_seconds >= 0:  # not NaN
             return max(1 - self.rest_seconds / self.host_seconds, 0.0)
-        known = [layer.host_seconds for layer in self.layers if layer.host_seconds >= 0]  # not NaN
-        return min(sum(known) / self.host_seconds, 1.0) if known else 0.0
+        return min(sum(layer.host_seconds for layer in self.layers if layer.host_seconds >= 0) / self.host_seconds, 1.0)
 
     @property
     def bound(self) -> float:
@@ -117,10 +115,9 @@ class Worth(NamedTuple):
 
     def verdict(self) -> str:
         """Return one or two sentences: what is to gain at most, and what was reached."""
-        host = self.host
         if not self.layers:
-            return f"Nothing is to gain: {host} computed no transposed convolution; looked for {self.looked_for}."
-        share = f"transposed convolution takes {percent(self.share)} of {host}'s time"
+            return f"Nothing is to gain: {self.host} computed no transposed convolution; looked for {self.looked_for}."
+        share = f"transposed convolution takes {percent(self.share)} of {self.host}'s time"
         most = f"the whole can get at most {times(self.bound)} as fast" if self.share < 0.995 else "it decides alone"
         if self.bound <= _LITTLE:
             return f"Nothing is to gain: {share}, so {most}."
@@ -128,9 +125,8 @@ class Worth(NamedTuple):
             return f"T{share[1:]}, but convt computes none of it: {self.layers[0].algorithm}."
         if self.reached <= _LITTLE:
             return f"Nothing is gained: {share}, so {most}, but with convt it is {times(self.reached)} as fast."
-        advice = f" {self.advice}" if self.advice else ""
         varies = ": more than the bound, so the times vary" if self.reached > self.bound else ""
-        return f"T{share[1:]}, so {most}. With convt it is {times(self.reached)} as fast{varies}.{advice}"
+        return f"T{share[1:]}, so {most}. With convt it is {times(self.reached)} as fast{varies}. {self.advice}".rstrip()
 
     def rows(self) -> list[list[str]]:
         """Return the cells of the table, a row for each layer."""
@@ -146,14 +142,14 @@ class Worth(NamedTuple):
 
     def notes(self) -> list[str]:
         """Return the lines below the table: what is fused with layers, what convt leaves to the host, and the whole."""
-        found = [(f"with {' and '.join(each.fused)}", each.name) for each in self.layers if each.fused]
-        left = [each for each in self.layers if math.isnan(each.convt_seconds)]
-        found += [(f"left to {self.host} because {each.algorithm}", each.name) for each in left]
         if not self.layers:
             return []
         names: dict[str, dict[str, None]] = {}  # beginning of a line -> names of layers, each once
-        for begin, name in found:
-            names.setdefault(begin, {})[terminal.printable(name)] = None
+        for each in self.layers:
+            if each.fused:
+                names.setdefault(f"with {' and '.join(each.fused)}", {})[terminal.printable(each.name)] = None
+            if math.isnan(each.convt_seconds):
+                names.setdefault(f"left to {self.host} because {each.algorithm}", {})[terminal.printable(each.name)] = None
         whole = _milliseconds(self.host_seconds), _milliseconds(self.convt_seconds)
         lines = [f"{begin}: {', '.join(each)}" for begin, each in names.items()]
         return [*lines, f"{self.host} alone takes {whole[0]} ms, with convt {whole[1]} ms."]
@@ -163,20 +159,18 @@ class Worth(NamedTuple):
 
         lines = [line for each in (*self.notes(), self.verdict()) for line in textwrap.wrap(each, 80, break_on_hyphens=False)]
         if self.layers:
-            lines.insert(0, terminal.text(_COLUMNS, self.rows(), _COLUMNS, _LEFT, _WRAPPED, 80)[0])
+            lines.insert(0, terminal.text(_COLUMNS, self.rows(), _COLUMNS, _TEXTS, _TEXTS, 80)[0])
         return "\n".join(lines)
 
     def show(self) -> None:
         """Print the same, as wide as the terminal or, in a file, as it needs."""
         if self.layers:
-            terminal.draw("", _COLUMNS, self.rows(), _COLUMNS, left=_LEFT, wrapped=_WRAPPED)
+            terminal.draw("", _COLUMNS, self.rows(), _COLUMNS, left=_TEXTS, wrapped=_TEXTS)
         terminal.say(*self.notes(), self.verdict())
 
     def __repr__(self) -> str:
-        return (
-            f"<Worth of {words.count(len(self.layers), 'layer')} in {self.host}: share {percent(self.share)}, "
-            f"bound {self.bound:.2f}, reached {self.reached:.2f}>"
-        )
+        counted = f"{words.count(len(self.layers), 'layer')} in {self.host}"
+        return f"<Worth of {counted}: share {percent(self.share)}, bound {self.bound:.2f}, reached {self.reached:.2f}>"
 
     def _repr_html_(self) -> str:
         if not self.layers:
@@ -185,14 +179,10 @@ class Worth(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as a dict for JSON, which has neither infinity nor NaN: these are None."""
+        known = lambda value: None if isinstance(value, float) and not math.isfinite(value) else value  # noqa: E731
         layers = [{name: known(value) for name, value in layer._asdict().items()} for layer in self.layers]
         numbers = {name: known(getattr(self, name)) for name in ("host_seconds", "convt_seconds", "share", "bound", "reached")}
         return {"host": self.host, "layers": layers, **numbers, "verdict": self.verdict()}
-
-
-def known(value):
-    """Return a value for JSON: None for infinity and NaN."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def percent(share):
@@ -246,7 +236,7 @@ def in_turns(calls, budget, step=lambda: None, pause=0.0, before=(), rounds=ROUN
 
 
 def summed(runs):
-    """Return ``{key: (least sum of its seconds in a run that has it, most calls in a run)}``; NaN if a sum is.
+    """Return ``{key: (least sum of its seconds in a run that has it, most calls in a run)}``.
 
     Each run has (key, seconds) of its calls. A sum is of one run, because other programs disturb whole runs less often than
     some calls.
@@ -255,5 +245,4 @@ def summed(runs):
     for n, run in enumerate(runs):
         for key, seconds in run:
             found.setdefault(key, {}).setdefault(n, []).append(seconds)
-    least = lambda sums: min(sums, key=lambda each: (each >= 0, each))  # noqa: E731
-    return {key: (least(map(sum, each.values())), max(map(len, each.values()))) for key, each in found.items()}
+    return {key: (min(map(sum, each.values())), max(map(len, each.values()))) for key, each in found.items()}

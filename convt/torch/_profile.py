@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -43,7 +42,9 @@ class _Recorder:
     Attributes
     ----------
     runs : list
-        The (layer, seconds) of each call in each run; NaN if convt refuses it.
+        The (layer, seconds) of each call in each run, without those that convt refuses.
+    refused : set
+        The layers of these.
     known : dict
         Layer -> (shape of the output, modules that convt fuses with it) if torch computes it, else convt's (weight, bias,
         channels last, precision).
@@ -53,7 +54,7 @@ class _Recorder:
 
     def __init__(self, names, host):
         self.names, self.host, self.thread = names, host, threading.get_ident()
-        self.runs, self.known, self.functional, self._inside = [], {}, False, False
+        self.runs, self.refused, self.known, self.functional, self._inside = [], set(), {}, False, False
 
     def __call__(self, compute, rank, *arguments):
         if torch.compiler.is_compiling() or threading.get_ident() != self.thread:
@@ -66,7 +67,7 @@ class _Recorder:
             result = self._with_torch(rank, arguments, modules) if self.host else compute(rank, *arguments)
         finally:
             self._inside = False
-        seconds = math.nan if result is None else time.perf_counter() - start
+        seconds = time.perf_counter() - start
         with torch._C.DisableTorchFunction(), contextlib.suppress(AttributeError, RuntimeError, TypeError):
             self._add(rank, arguments, modules, result, seconds)  # raises these for arguments that torch refuses
         return result
@@ -80,11 +81,14 @@ class _Recorder:
     def _add(self, rank, arguments, modules, result, seconds):
         module, signature = modules[0] if modules else _forward.calling_module(), _signature(*arguments[:8])
         layer = self.names.get(id(module)) or (_functional.NAMES[rank] if module is None else type(module).__name__), signature
+        if result is None:
+            self.refused.add(layer)
+            return
         self.runs[-1].append((layer, seconds))
         self.functional |= not _modules.calls_only_function(module)
         if self.host:
             self.known[layer] = tuple(result.shape), [each for each in modules[1:] if not _fuse.is_identity(each)]
-        elif result is not None:
+        else:
             (input, weight, bias), (stride, padding, output_padding, groups, dilation) = arguments[:3], signature[2:]
             batched = input if input.dim() == rank + 2 else input.unsqueeze(0)
             last = is_channels_last(batched, weight, stride, padding, output_padding, groups[0], dilation)
@@ -264,12 +268,12 @@ def _layers(host, ours, reasons):
     """Yield the `worth.LayerTime` of all layers that two `_Recorder` have recorded."""
     limits, times = MachineLimits(torch.get_num_threads()), worth.summed(ours.runs)
     for layer, (seconds, calls) in worth.summed(host.runs).items():
-        (name, signature), (output, fused), (mine, count) = layer, host.known[layer], times.get(layer, (math.nan, 0))
-        found = {"algorithm": reasons.get(name, _REFUSED if count else _UNREACHED)}
-        if mine >= 0:  # not NaN
-            found = _planned(signature, ours.known[layer], mine / calls, limits)
+        (name, signature), (output, fused), (mine, count) = layer, host.known[layer], times.get(layer, (0, 0))
+        found = {"algorithm": reasons.get(name, _REFUSED if layer in ours.refused else _UNREACHED)}
+        if count == calls:
+            found = {"convt_seconds": mine} | _planned(signature, ours.known[layer], mine / calls, limits)
         found |= {"fused": tuple(type(each).__name__ for each in fused), "calls": calls}
-        yield worth.LayerTime(name, signature[0], output, seconds, mine, **found)
+        yield worth.LayerTime(name, signature[0], output, seconds, **found)
 
 
 def _planned(signature, served, seconds, limits):
