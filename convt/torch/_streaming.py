@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -126,7 +126,7 @@ class streaming:
         self._undo: contextlib.ExitStack | None = None
         self._finishing = False  # inside `finish`
         self._streams: dict[str, Stream] = {}
-        self._waiting: dict[str, dict[str, np.ndarray]] = {}  # states with which streams begin at the next chunk
+        self._waiting: dict[str, dict[str, Any]] = {}  # states with which streams begin at the next chunk
         self.streamed = tuple(self._layers)
 
     def __enter__(self) -> Self:
