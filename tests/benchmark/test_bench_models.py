@@ -12,6 +12,8 @@ import pytest
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
+from onnx_builder import conv, info, model_of, op  # noqa: E402
+
 from bench import models_onnx, published  # noqa: E402
 
 f32 = np.float32
@@ -19,23 +21,14 @@ f32 = np.float32
 
 def chained(path):
     """Two transposed convolutions, one with a bias and an activation behind it, and a node between them."""
-    helper = onnx.helper
     weights = {
         "W1": np.ones((4, 6, 2, 2), f32), "B": np.arange(6, dtype=f32).reshape(6, 1, 1), "W2": np.ones((6, 3, 3, 3), f32),
     }  # fmt: skip
     nodes = [
-        helper.make_node("ConvTranspose", ["X", "W1"], ["a"], strides=[2, 2]),
-        helper.make_node("Add", ["a", "B"], ["b"]),
-        helper.make_node("Sigmoid", ["b"], ["c"]),
-        helper.make_node("Neg", ["c"], ["d"]),
-        helper.make_node("ConvTranspose", ["d", "W2"], ["Y"], name="last"),
-    ]
-    info = lambda name, shape: helper.make_tensor_value_info(name, 1, shape)  # noqa: E731
-    graph = helper.make_graph(
-        nodes, "g", [info("X", (1, 4, "H", "W"))], [info("Y", (1, 3, None, None))],
-        [onnx.numpy_helper.from_array(value, name) for name, value in weights.items()],
-    )  # fmt: skip
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+        conv(("X", "W1"), "a", strides=[2, 2]), op("Add", ["a", "B"], "b"), op("Sigmoid", ["b"], "c"), op("Neg", ["c"], "d"),
+        conv(("d", "W2"), name="last"),
+    ]  # fmt: skip
+    onnx.save(model_of(nodes, {"X": (1, 4, "H", "W")}, constants=weights), path)
     return path
 
 
@@ -67,14 +60,8 @@ def test_a_model_is_measured_at_each_size(tmp_path, monkeypatch):
 
 def example(folder):
     """A wheel with a model whose sizes are an example's."""
-    helper = onnx.helper
-    info = lambda name, shape: helper.make_tensor_value_info(name, 1, shape)  # noqa: E731
-    weights = onnx.numpy_helper.from_array(np.ones((1, 3, 1, 1), f32), "W")
-    graph = helper.make_graph(
-        [helper.make_node("Mul", ["x", "W"], ["y"])], "g", [info("x", (1, 3, 8, 8)), info("W", (1, 3, 1, 1))],
-        [info("y", (1, 3, 8, 8))], [weights],
-    )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    weights = {"W": np.ones((1, 3, 1, 1), f32)}
+    model = model_of([op("Mul", ["x", "W"])], {"x": (1, 3, 8, 8)}, [info("Y", shape=(1, 3, 8, 8))], weights, replaceable="W")
     with zipfile.ZipFile(Path(folder) / "some-1.0-py3-none-any.whl", "w") as wheel:
         wheel.writestr("some/model.onnx", model.SerializeToString())
 
@@ -125,6 +112,7 @@ def test_whole_models_are_measured(way, capsys, tmp_path, monkeypatch):
 
     monkeypatch.setattr(models_onnx, "SPINNING", 0.0)
     monkeypatch.setattr(models_onnx, "_ROUNDS", 2)
+    monkeypatch.setattr(models_onnx, "_loading_costs", lambda *_: [(1.0, 1.0)] * 2)  # the test above measures them
     path = tmp_path / "f.json"
     assert models.main(["--models", "dcgan", "--ways", way, "--budget", "0.1", "--json", str(path)]) == 0
     (row,) = json.loads(path.read_text())["rows"]

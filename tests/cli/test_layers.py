@@ -126,30 +126,28 @@ def test_an_argument_that_is_neither_file_nor_json_is_named(tmp_path, capsys):
     assert "--shape: got a shape with " in line and "wanted it with an ONNX file only" in line
 
 
-def model_of(path, nodes, inputs, weights, value_info=()):
-    """Write an ONNX file whose output is Y."""
-    onnx = pytest.importorskip("onnx")
-    info = onnx.helper.make_tensor_value_info
-    graph = onnx.helper.make_graph(
-        [onnx.helper.make_node("ConvTranspose", *names, **attributes) for names, attributes in nodes], "g",
-        [info(name, kind, shape) for name, kind, shape in inputs], [info("Y", 1, (None,) * 4)],
-        [onnx.numpy_helper.from_array(value, name) for name, value in weights.items()],
-        value_info=[info(name, 1, shape) for name, shape in value_info],
-    )  # fmt: skip
-    onnx.save(onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 22)]), path)
+WEIGHTS = {"W": np.ones((3, 4, 4, 3), np.float32), "V": np.ones((4, 1, 3, 3), np.float32)}
+
+
+def written(path, nodes, shape, weights=WEIGHTS, **more):
+    """Write an ONNX file of nodes that read X, and whose output is Y."""
+    builder = pytest.importorskip("onnx_builder", reason="onnx is not installed")
+    nodes = [builder.conv(*names, **attributes) for names, attributes in nodes]
+    declared = [builder.info(name, shape=shape) for name, shape in more.items()]
+    model = builder.model_of(nodes, {"X": shape}, constants=weights, declared=declared, opset=22, ir_version=10)
+    builder.onnx.save(model, path)
     return str(path)
 
 
-WEIGHTS = {"W": np.ones((3, 4, 4, 3), np.float32), "V": np.ones((4, 1, 3, 3), np.float32)}
-FIRST = (["X", "W"], ["H"]), {"name": "up", "strides": [2, 2], "pads": [1, 0, 1, 0]}
-SECOND = (["H", "V"], ["Y"]), {"strides": [2, 2], "group": 2, "auto_pad": "SAME_LOWER"}
+FIRST = (["X", "W"], "H"), {"name": "up", "strides": [2, 2], "pads": [1, 0, 1, 0]}
+SECOND = (["H", "V"], "Y"), {"strides": [2, 2], "group": 2, "auto_pad": "SAME_LOWER"}
 
 
 @pytest.fixture
 def model(tmp_path):
     """Write an ONNX file of two nodes: one with an open batch and sizes, and one that reads its output and has pads by
     auto_pad."""
-    return model_of(tmp_path / "model.onnx", [FIRST, SECOND], [("X", 1, ("N", 3, "H", "W"))], WEIGHTS)
+    return written(tmp_path / "model.onnx", [FIRST, SECOND], ("N", 3, "H", "W"))
 
 
 def test_layers_of_a_model_are_its_nodes(model):
@@ -181,9 +179,7 @@ def test_a_model_is_tuned_and_planned(model, tmp_path, capsys, direct_wins):
 
 def test_sizes_that_replace_those_of_a_model_reach_every_node(tmp_path):
     """Check that sizes that replace those of a model reach every node."""
-    path = model_of(
-        tmp_path / "fixed.onnx", [FIRST, SECOND], [("X", 1, (1, 3, 4, 4))], WEIGHTS, value_info=[("H", (1, 4, 8, 9))]
-    )
+    path = written(tmp_path / "fixed.onnx", [FIRST, SECOND], (1, 3, 4, 4), H=(1, 4, 8, 9))
     first, second = _layers.read(path)
     assert (first.data, second.data) == ((1, 3, 4, 4), (1, 4, 8, 9))
     first, second = _layers.read(path, {"X": [2, 3, 5, 6]})
@@ -210,22 +206,22 @@ def test_mistakes_about_a_model_are_said(model, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("node", "says"),
     [
-        (((["X"], ["H"]), {}), "inputs: got 1, wanted at least 2, data and weights"),
-        (((["X", "I"], ["H"]), {}), "weights: got dtype INT32, wanted one of float32, "),
-        (((["X", "nowhere"], ["H"]), {}), "with unknown sizes (0)"),
-        (((["X", "W"], ["H"]), {"nonsense": 1}), "attributes: got ['nonsense'], wanted only auto_pad, "),
-        (((["X", "W"], ["H"]), {"opset": 1}), "attributes: got ['opset'], wanted only auto_pad, "),
-        (((["X", "W"], ["H"]), {"strides": [1.5, 2.0]}), "strides: got 1.5"),
-        (((["X", "W"], ["H"]), {"strides": [0, 1]}), "strides: got 0"),
-        (((["X", "W"], ["H"]), {"auto_pad": "SAME"}), "auto_pad: got 'SAME'"),
-        (((["X", "W"], ["H"]), {"kernel_shape": [1, 1]}), "kernel_shape: got [1, 1]"),
+        (((["X"], "H"), {}), "inputs: got 1, wanted at least 2, data and weights"),
+        (((["X", "I"], "H"), {}), "weights: got dtype INT32, wanted one of float32, "),
+        (((["X", "nowhere"], "H"), {}), "with unknown sizes (0)"),
+        (((["X", "W"], "H"), {"nonsense": 1}), "attributes: got ['nonsense'], wanted only auto_pad, "),
+        (((["X", "W"], "H"), {"opset": 1}), "attributes: got ['opset'], wanted only auto_pad, "),
+        (((["X", "W"], "H"), {"strides": [1.5, 2.0]}), "strides: got 1.5"),
+        (((["X", "W"], "H"), {"strides": [0, 1]}), "strides: got 0"),
+        (((["X", "W"], "H"), {"auto_pad": "SAME"}), "auto_pad: got 'SAME'"),
+        (((["X", "W"], "H"), {"kernel_shape": [1, 1]}), "kernel_shape: got [1, 1]"),
     ],
     ids=str,
 )
 def test_a_node_that_is_wrong_does_not_hide_the_others(node, says, tmp_path, capsys):
     weights = WEIGHTS | {"I": np.ones((3, 4, 4, 3), np.int32)}
-    right = (["X", "W"], ["Y"]), {"name": "right"}
-    path = model_of(tmp_path / "model.onnx", [node, right], [("X", 1, (1, 3, 5, 6))], weights)
+    right = (["X", "W"], "Y"), {"name": "right"}
+    path = written(tmp_path / "model.onnx", [node, right], (1, 3, 5, 6), weights)
     with pytest.raises(SystemExit) as stopped:
         cli.main(["plan", path])
     printed = capsys.readouterr()

@@ -5,45 +5,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx_builder import MINE, OPSET, TensorProto, conv, helper, info, model_of, numpy_helper, onnx, op, tensors  # noqa: F401
 
-onnx = pytest.importorskip("onnx", reason="onnx is not installed")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
 import convt.onnxruntime  # noqa: E402
 
-AttributeProto, TensorProto, helper, numpy_helper = onnx.AttributeProto, onnx.TensorProto, onnx.helper, onnx.numpy_helper
+AttributeProto = onnx.AttributeProto
 VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 
 PATHS = [str(each) for each in Path(__file__).parents[:2]]  # folders of the modules that these tests import
-OPSET = 17
-MINE = helper.make_opsetid("mine", 1)  # the domain of functions
 RNG = np.random.default_rng(0)
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 FUSED = re.compile(r"while running \S+ node\. Name:'[^']*'")  # ONNX Runtime names the node that it made of several
 SOURCE = re.compile(r"^.*?\[([A-Z]):onnxruntime:[^,]*, \S+ ")  # time, session and source line of a message of the logger
-
-
-def info(name, dtype=TensorProto.FLOAT, shape=None):
-    return helper.make_tensor_value_info(name, dtype, shape)
-
-
-def model_of(
-    nodes, inputs, outputs=("Y",), constants=(), opset=OPSET, dtype=TensorProto.FLOAT, functions=(), imports=(), declared=(),
-    replaceable=(), ir_version=8,
-):  # fmt: skip
-    """Make a model of nodes, with an input "which" if one of them reads it.
-
-    ``inputs`` is {name: shape}, ``constants`` is {name: array}, and ``replaceable`` names those that are also inputs.
-    Outputs are names or onnx.ValueInfoProto; so are ``declared``, the values whose shapes the model declares.
-    """
-    given, constants = [info(name, dtype, shape) for name, shape in inputs.items()], dict(constants)
-    if any("which" in node.input for node in nodes) and "which" not in constants:
-        given.append(info("which", TensorProto.BOOL, []))
-    given += [info(name, helper.np_dtype_to_tensor_dtype(constants[name].dtype), constants[name].shape) for name in replaceable]
-    results = [info(each, dtype) if isinstance(each, str) else each for each in outputs]
-    graph = helper.make_graph(nodes, "test", given, results, tensors(constants), value_info=list(declared))
-    imports = [helper.make_opsetid("", opset), *imports, *([MINE] if functions else [])]
-    return helper.make_model(graph, opset_imports=imports, ir_version=ir_version, functions=functions)
 
 
 def graph_of(nodes, *outputs, inputs=(), constants=()):
@@ -62,18 +37,6 @@ def function_of(name, nodes, inputs=("a", "b"), output="c", opset=OPSET, attribu
     return helper.make_function("mine", name, inputs, [output], nodes, [helper.make_opsetid("", opset), MINE], list(attributes))
 
 
-def tensors(constants):
-    return [numpy_helper.from_array(value, name) for name, value in dict(constants).items()]
-
-
-def conv(inputs=("X", "W"), output="Y", **attributes):
-    return helper.make_node("ConvTranspose", inputs, [output], **attributes)
-
-
-def op(kind, inputs, output="Y", **attributes):
-    return helper.make_node(kind, inputs, [output], **attributes)
-
-
 def norm(source, output, channels, **attributes):
     """Make a batch norm and its tensors by name."""
     names = [f"{output}_{part}" for part in ("scale", "shift", "mean", "var")]
@@ -88,6 +51,14 @@ def weights(*shape, dtype=np.float32):
 
 def plain(model, options=None):
     return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+
+
+def sessions(model, **settings):
+    """Return convt's session of a model and ONNX Runtime's own, with these settings of the session options."""
+    options = onnxruntime.SessionOptions()
+    for name, value in settings.items():
+        setattr(options, name, value)
+    return convt.onnxruntime.InferenceSession(model, options), plain(model, options)
 
 
 def same(model, feed, served=1, tolerance=1e-5, outputs=True):

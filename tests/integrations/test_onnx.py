@@ -1,7 +1,7 @@
-"""Tests of convt.onnx: ONNX's own test cases through each interface, opsets, errors, and random problems compared with
-onnxruntime.
+"""Tests of convt.onnx: ONNX's own test cases through each interface, opsets, and errors.
 
-The padding rules are tested in test_padding.py. Tests that need onnx or onnxruntime are skipped if it is not installed.
+The padding rules are tested in test_padding.py, and on random nodes in test_onnxruntime_differences.py. Tests that need onnx
+are skipped if it is not installed.
 """
 
 import warnings
@@ -10,8 +10,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cases import child
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import convt.onnx
 
@@ -22,13 +20,7 @@ try:
 except ImportError:
     onnx = None
 
-try:
-    import onnxruntime
-except ImportError:
-    onnxruntime = None
-
 needs_onnx = pytest.mark.skipif(onnx is None, reason="onnx is not installed")
-needs_peer = pytest.mark.skipif(onnx is None or onnxruntime is None, reason="onnxruntime or onnx is not installed")
 
 X = np.array([[[1, 2, 3]]], np.float32)
 W = np.array([[[1, 10, 100]]], np.float32)
@@ -338,75 +330,6 @@ def test_every_public_name_is_in_all():
     assert set(convt.onnx.__all__) <= names.keys()
 
 
-@pytest.mark.parametrize("name", ["Backend", "ConvTranspose"])
-def test_without_onnx_the_error_says_how_to_install_it(name):
-    code, _, errors = child(f"import sys; sys.modules['onnx'] = None; import convt.onnx; convt.onnx.{name}")
-    assert code == 1
-    wanted = f'ImportError: convt.onnx.{name} needs the onnx package: pip install onnx'
-    assert errors.strip().splitlines()[-1] == wanted
-
-
 def test_unknown_name():
     with pytest.raises(AttributeError, match=r"^module 'convt\.onnx' has no attribute 'nonsense'"):
         convt.onnx.nonsense  # noqa: B018
-
-
-# --------------------------------------------------------------------------------------------------------- onnxruntime
-
-
-@st.composite
-def problems(draw):
-    """Draw (X, W, B, attributes, opset) of small integers that onnxruntime accepts and computes as specified."""
-    rank = draw(st.sampled_from([1, 2, 2, 3]))
-
-    def each(low, high):
-        return [draw(st.integers(low, high)) for _ in range(rank)]
-
-    sizes, kernel, strides, dilations = each(1, 5), each(1, 4), each(1, 4), each(1, 3)
-    # ONNX allows output_padding below max(stride, dilation), onnxruntime in most cases only below the stride.
-    output_padding = [draw(st.integers(0, s - 1)) if draw(st.booleans()) else 0 for s in strides]
-    eff = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-    full = [s * (n - 1) + e + op for s, n, e, op in zip(strides, sizes, eff, output_padding, strict=True)]
-    attributes = dict(
-        strides=strides, dilations=dilations, output_padding=output_padding, kernel_shape=kernel,
-        auto_pad=draw(st.sampled_from(["NOTSET", "NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"])),
-        group=draw(st.sampled_from([1, 1, 2, 3])),
-    )  # fmt: skip
-    if draw(st.booleans()):
-        # ONNX allows an excess below the stride. onnxruntime counts output_padding as a part of the excess.
-        limits = [f + s - 1 - op for f, s, op in zip(full, strides, output_padding, strict=True)]
-        attributes["output_shape"] = [draw(st.integers(max(1, limit - 8), limit)) for limit in limits]
-    elif attributes["auto_pad"].startswith("SAME") and any(f < n * s for f, n, s in zip(full, sizes, strides, strict=True)):
-        # The full output is smaller than in * stride. ONNX's formula gives in * stride, onnxruntime the full output.
-        attributes["auto_pad"] = "VALID"
-    if attributes["auto_pad"] == "NOTSET":
-        begin = [draw(st.integers(0, min(3, f - 1))) for f in full]
-        # At least one output, because onnxruntime refuses empty outputs.
-        end = [draw(st.integers(0, min(3, f - 1 - b))) for f, b in zip(full, begin, strict=True)]
-        attributes["pads"] = begin + end
-    ci, co, batch = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 2))
-    group = attributes["group"]
-    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    array = lambda *shape: rng.integers(-8, 9, shape).astype(np.float32)  # noqa: E731
-    bias = array(group * co) if draw(st.booleans()) else None
-    opset = draw(st.sampled_from([1, 11, 13, 22]))
-    return array(batch, group * ci, *sizes), array(group * ci, co, *kernel), bias, attributes, opset
-
-
-@needs_peer
-@settings(max_examples=300)
-@given(problem=problems())
-def test_against_onnxruntime(problem):
-    x, w, bias, attributes, opset = problem
-    feeds = {"X": x, "W": w} if bias is None else {"X": x, "W": w, "B": bias}
-    node = helper.make_node("ConvTranspose", list(feeds), ["Y"], **attributes)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    # Opset 22 only adds bfloat16 to opset 11, and older runtimes refuse models of opset 22.
-    model = _model([node], feeds, shape=None, opset=min(opset, 21)).SerializeToString()
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    expected = session.run(None, feeds)[0]
-    y = convt.onnx.conv_transpose(x, w, bias, opset=opset, **attributes)
-    assert y.shape == expected.shape
-    assert np.array_equal(y, expected)  # sums of small integers are exact in any order

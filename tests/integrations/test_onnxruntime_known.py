@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from onnx_models import close, conv, helper, model_of, onnxruntime, plain, weights
+from onnx_models import close, conv, helper, model_of, sessions, weights
 
 import convt
 from convt._run import memory
@@ -34,11 +34,9 @@ def computed(monkeypatch):
 
 
 def session_of(constants=None, inputs=None, threads=0):
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
     constants = {"W": W} if constants is None else constants
     model = model_of([conv(strides=[2, 2])], inputs or {"X": ("N", 6, "H", "V")}, constants=constants)
-    return InferenceSession(model, options), plain(model, options)
+    return sessions(model, intra_op_num_threads=threads)
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2])
@@ -52,10 +50,11 @@ def test_a_shape_is_computed_by_python_once(computed, threads):
 
 def test_more_shapes_than_a_node_keeps(computed):
     session, other = session_of()
-    shapes = [(1, 6, 3 + n, 5) for n in range(40)]
+    shapes = [(1, 6, 3 + n, 5) for n in range(_node.SHAPES + 4)]
     for shape in shapes + shapes[::-1]:
         close(session, other, {"X": weights(*shape)})
     assert set(computed) == set(shapes) and len(computed) < 2 * len(shapes)
+    assert len(session.nodes["Y"].shapes) <= _node.SHAPES
 
 
 @pytest.mark.parametrize("rank, dtype", [(1, "float32"), (2, "float16"), (2, "float64"), (3, "float32")])

@@ -63,13 +63,11 @@ def write_files(folder):
     np.savez(folder / "feed.npz", X=data)
     if importlib.util.find_spec("onnx") is None:
         return
-    import onnx
+    from onnx_builder import conv, model_of, onnx
 
-    helper, weights = onnx.helper, onnx.numpy_helper.from_array(np.ones((64, 8, 4, 4), np.float32), "W")
-    node = helper.make_node("ConvTranspose", ["X", "W"], ["Y"], strides=[2, 2], pads=[1, 1, 1, 1], name="up")
-    X, Y = (helper.make_tensor_value_info(*each) for each in (("X", 1, data.shape), ("Y", 1, None)))
-    graph = helper.make_graph([node], "model", [X], [Y], [weights])
-    onnx.save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), folder / "model.onnx")
+    node = conv(strides=[2, 2], pads=[1, 1, 1, 1], name="up")
+    model = model_of([node], {"X": data.shape}, constants={"W": np.ones((64, 8, 4, 4), np.float32)})
+    onnx.save(model, folder / "model.onnx")
 
 
 def blocks(page, language):
