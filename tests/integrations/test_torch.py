@@ -2,7 +2,6 @@
 own."""
 
 import copy
-import io
 import pickle
 import random
 
@@ -33,22 +32,6 @@ def test_random_calls_are_torchs(rank, dtype):
             close(ours(x, w, b, **keywords), wanted)
 
 
-@pytest.mark.parametrize("rank", [2, 3])
-def test_channels_last_stays(rank):
-    ours, torchs = FUNCTIONS[rank]
-    layout = {2: torch.channels_last, 3: torch.channels_last_3d}[rank]
-    x, w = torch.randn(2, 8, *[5] * rank), torch.randn(8, 6, *[3] * rank)
-    wanted = torchs(x, w, stride=2)
-    for _ in range(3):
-        got = ours(x.contiguous(memory_format=layout), w, stride=2)
-        assert got.is_contiguous(memory_format=layout) and not got.is_contiguous()
-        close(got, wanted)
-        assert ours(x, w, stride=2).is_contiguous()
-        both = [f(x, w.contiguous(memory_format=layout), stride=2) for f in (ours, torchs)]
-        assert both[0].stride() == both[1].stride()
-        close(both[0], wanted)
-
-
 def _last(tensor):
     """Return a tensor in channels last, also where one channel makes it contiguous, too."""
     return tensor.movedim(1, -1).clone(memory_format=torch.contiguous_format).movedim(-1, 1)
@@ -67,6 +50,11 @@ LAYOUTS = {  # input and weight, drawn by ``r``, of spatial sizes ``s``
     "an empty batch": lambda r, *s: (_last(r(0, 3, *s)), _last(r(3, 4, *s))),
     "a single image": lambda r, *s: (_last(r(1, 3, *s)), r(3, 4, *s)),
     "a large image": lambda r, *s: (_last(r(1, 3, 120, *[60] * len(s[1:]))), r(3, 4, *s)),
+    "every other channel": lambda r, *s: (r(2, 6, *s)[:, ::2], r(3, 4, *s)),
+    "every other image and pixel": lambda r, *s: (r(4, 3, *s)[::2, :, ::2], r(3, 4, *s)),
+    "axes that change places": lambda r, *s: (r(2, 3, *s).transpose(2, -1), r(3, 4, *s)),
+    "the axes of a weight in another order": lambda r, *s: (r(2, 3, *s), r(4, *s, 3).movedim(-1, 0)),
+    "a negative view": lambda r, *s: (torch._neg_view(r(2, 3, *s)), r(3, 4, *s)),
 }
 
 
@@ -74,14 +62,17 @@ LAYOUTS = {  # input and weight, drawn by ``r``, of spatial sizes ``s``
 @each_dtype
 @pytest.mark.parametrize("what", LAYOUTS)
 def test_layouts_are_torchs(rank, dtype, what):
-    """Check that outputs have torch's strides, with gradients and without, and that graphs know them."""
+    """Check that outputs have torch's values and strides, with gradients and without, and that graphs know the strides."""
     ours, torchs = FUNCTIONS[rank]
     x, w = LAYOUTS[what](lambda *shape: torch.randn(shape).to(dtype), *(4, 3, 5)[:rank])
-    wanted = torchs(x, w, stride=2).stride()
-    assert ours(x, w, stride=2).stride() == ours(x, w.requires_grad_(), stride=2).stride() == wanted
-    if dtype == torch.float32:
+    wanted = torchs(x, w, stride=2)
+    calls = 1 if what == "a large image" else 3  # the second packs the weights, and the third is known
+    for got in (*(ours(x, w, stride=2) for _ in range(calls)), ours(x, w.requires_grad_(), stride=2)):
+        close(got, wanted)
+        assert got.stride() == wanted.stride()
+    if dtype == torch.float32 and what != "a negative view":  # compilers do not know the sign
         compiled = torch.compile(lambda x, w: ours(x, w, stride=2), backend="aot_eager", fullgraph=True)
-        assert compiled(x, w).stride() == wanted
+        assert compiled(x, w).stride() == wanted.stride()
 
 
 def test_suggested_formats_are_torchs():
@@ -133,21 +124,6 @@ def test_layouts_behind_norms_and_activations(behind, together):
                     got = model(x)
                     close(got, wanted)
                     assert got.stride() == wanted.stride()
-
-
-def test_views_of_any_kind():
-    base, w = torch.randn(4, 12, 9, 11), torch.randn(6, 3, 3, 3)
-    for x in (
-        base[:, ::2], base[::2, :6], base[:, 6:, ::2, 1:], base[:, :6].transpose(2, 3), base[:1, :6].expand(3, -1, -1, -1),
-    ):  # fmt: skip
-        for _ in range(3):
-            close(ct.conv_transpose2d(x, w), F.conv_transpose2d(x, w))
-    wide = torch.randn(3, 3, 3, 6).permute(3, 0, 1, 2)
-    for _ in range(3):
-        close(ct.conv_transpose2d(base[:, :6], wide), F.conv_transpose2d(base[:, :6], wide))
-    negative = torch.view_as_complex(torch.randn(1, 6, 5, 5, 2)).conj().imag
-    assert negative.is_neg()
-    close(ct.conv_transpose2d(negative, w), F.conv_transpose2d(negative, w))
 
 
 def test_input_and_output_are_not_copied():
@@ -278,37 +254,6 @@ def test_a_backward_pass_computes_what_torchs_does(asked, bias):
     assert masks[0] == masks[1] and len(masks[0]) == 1
 
 
-def test_training_is_torchs():
-    losses = []
-    for accelerated in (False, True):
-        torch.manual_seed(0)
-        g = torch.nn.Sequential(
-            torch.nn.ConvTranspose2d(16, 32, 4, 1), torch.nn.BatchNorm2d(32), torch.nn.ReLU(),
-            torch.nn.ConvTranspose2d(32, 3, 4, 2, 1), torch.nn.Tanh(),
-        )  # fmt: skip
-        d = torch.nn.Sequential(
-            torch.nn.Conv2d(3, 8, 4, 2, 1), torch.nn.LeakyReLU(0.2), torch.nn.Flatten(), torch.nn.Linear(128, 1)
-        )
-        if accelerated:
-            g, report = ct.accelerate(g)
-            assert report.swapped == ("0", "3")
-        steps = [torch.optim.Adam(m.parameters(), 1e-3) for m in (g, d)]
-        some = []
-        for _ in range(8):
-            z, real = torch.randn(4, 16, 1, 1), torch.rand(4, 3, 8, 8)
-            loss_d = F.softplus(d(g(z).detach())).mean() + F.softplus(-d(real)).mean()
-            steps[1].zero_grad()
-            loss_d.backward()
-            steps[1].step()
-            loss_g = F.softplus(-d(g(z))).mean()
-            steps[0].zero_grad()
-            loss_g.backward()
-            steps[0].step()
-            some += [loss_d.item(), loss_g.item()]
-        losses.append(some)
-    np.testing.assert_allclose(losses[1], losses[0], rtol=2e-4)
-
-
 @pytest.mark.parametrize("dims", [(0, None, None), (1, None, None), (0, 0, 0), (None, 1, None), (0, 0, None), (None, None, 0)])
 def test_vmap(dims):
     shapes = (2, 4, 5, 5), (4, 3, 3, 3), (6,)
@@ -382,14 +327,3 @@ def test_modules_are_torchs(rank):
         made[0](x, output_size=[99] * rank)
     with pytest.raises(ValueError, match="zeros"):
         ours(1, 1, 1, padding_mode="reflect")
-
-
-def test_share_memory_and_save():
-    module = ct.ConvTranspose2d(4, 4, 3).share_memory()
-    assert module.weight.is_shared()
-    x = torch.randn(1, 4, 5, 5)
-    close(module(x), F.conv_transpose2d(x, module.weight, module.bias))
-    file = io.BytesIO()
-    torch.save(module, file)
-    file.seek(0)
-    close(torch.load(file, weights_only=False)(x), module(x))

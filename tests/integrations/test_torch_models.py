@@ -2,24 +2,11 @@
 Results are compared with those of the original model."""
 
 import copy
-import doctest
 import pickle
 
 import pytest
 from cases import child
-from torch_cases import (  # noqa: F401
-    FUNCTIONS,
-    MODULES,
-    OP,
-    F,
-    Named,
-    Own,
-    agree,
-    close,
-    each_rank,
-    reset_torch,
-    torch,
-)
+from torch_cases import FUNCTIONS, MODULES, OP, F, Named, Own, agree, close, each_rank, reset_torch, torch  # noqa: F401
 
 import convt
 import convt.torch as ct
@@ -86,18 +73,6 @@ def test_what_accelerate_keeps():
     assert type(ct.restore(model)["named"]) is Named
     with pytest.raises(TypeError, match="model: got list, wanted"):
         ct.accelerate([])
-
-
-def test_without_torch():
-    code, _, errors = child("import sys; sys.modules['torch'] = None; import convt; convt.torch")
-    assert code == 1 and "ImportError: convt.torch needs PyTorch: pip install torch" in errors
-
-
-@pytest.mark.parametrize("name", ct.__all__)
-def test_examples(name):
-    (test,) = doctest.DocTestFinder(recurse=False).find(getattr(ct, name), name, globs={})
-    assert name == "Report" or test.examples
-    assert doctest.DocTestRunner().run(test).failed == 0
 
 
 WORKER = """
@@ -185,26 +160,6 @@ def test_what_is_computed_together_follows_every_change():
     begin = [made, "randomize(model)", "x, seen = tensor(0, 2, 4, 5, 5), []", "ct.accelerate(model)", calls]
     found = agree("\n".join([*begin, *(line for change in FOLLOWED for line in (change, calls))]))
     assert not any(each.error for each in found)
-
-
-def test_sequentials_elsewhere():
-    model, x = chain(2, torch.nn.ReLU()), torch.randn(2, 4, 5, 5)
-    wanted = model(x)
-    ct.accelerate(model)
-    with torch.inference_mode():
-        for _ in range(3):
-            close(model(x), wanted)
-    with torch.no_grad():
-        close(torch.vmap(model)(x[:, None])[:, 0], wanted)
-        compiled = torch.compile(model, fullgraph=True, backend="eager")
-        for _ in range(3):
-            close(compiled(x), wanted)
-        with torch.autocast("cpu", torch.bfloat16):
-            assert model(x).dtype == torch.bfloat16
-        for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-            close(copied(x), wanted)
-        with pytest.raises(ValueError, match="expected 4D"):
-            model(x[0])
 
 
 class _Convolution(torch.nn.Sequential):
@@ -421,13 +376,3 @@ def test_opcheck_with_a_precision(precision):
     assert got.shape == (3, 1, 3, 11)
     with torch.autocast("cpu", torch.bfloat16):
         assert OP(*arguments).dtype == torch.bfloat16
-
-
-def test_the_slope_of_a_prelu_is_read_at_each_call():
-    slopes = "0.25", "-2.0", "0.0", "float('nan')", "float('inf')", "0.5"
-    changes = *(f"nn.init.constant_(model[1].weight, {slope})" for slope in slopes), "model[1].double()"  # torch refuses this
-    calls = "with torch.no_grad(): y = [model(x), model(x)]"
-    text = "model = nn.Sequential(nn.ConvTranspose2d(4, 6, 4, 2, 1), nn.PReLU()).eval()\nx = tensor(0, 2, 4, 5, 5)\n"
-    text += "model, report = ct.accelerate(model)\n" + "".join(f"{change}\n{calls}\n" for change in changes)
-    *found, last = agree(text)
-    assert not any(each.error for each in found) and last.error[0] == "RuntimeError"

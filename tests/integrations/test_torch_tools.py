@@ -1,7 +1,6 @@
 """Tests of convt.torch with torch's other tools: derivatives of every kind, exporters, quantization, changes of models,
 operator counters and profilers. Results are compared with torch's own modules and functions."""
 
-import copy
 import io
 import warnings
 
@@ -72,36 +71,6 @@ def test_the_operator_itself_is_differentiated(transform):
     wanted = TRANSFORMS[transform](lambda x: F.conv_transpose2d(x, w, b, 2, 1, 1))
     for each, want in zip(*(r if isinstance(r, tuple) else (r,) for r in (got, wanted)), strict=True):
         close(each, want)
-
-
-def test_tangents_of_weights_and_biases():
-    w, b = layer().weight.detach(), layer().bias.detach()
-    tangent = lambda t: torch.randn(t.shape, generator=torch.Generator().manual_seed(3))  # noqa: E731
-
-    def derivatives(f):
-        yield func.jvp(lambda t: f(t, w, b, 2, 1, 1), (X,), (tangent(X),))[1]
-        yield func.jvp(lambda t: f(X, t, b, 2, 1, 1), (w,), (tangent(w),))[1]
-        yield func.jvp(lambda t: f(X, w, t, 2, 1, 1), (b,), (tangent(b),))[1]
-
-    for got, wanted in zip(derivatives(ct.conv_transpose2d), derivatives(F.conv_transpose2d), strict=True):
-        close(got, wanted)
-
-
-def test_functional_calls_and_ensembles():
-    def gradient(module):
-        weights = {name: each.detach() * 2 for name, each in module.named_parameters()}
-        return func.grad(lambda w: func.functional_call(module, w, (X,)).sin().sum())(weights)["weight"]
-
-    def ensemble(module):
-        several = [copy.deepcopy(module) for _ in range(3)]
-        for n, each in enumerate(several):
-            each.weight.data.mul_(n + 1)
-        params, buffers = func.stack_module_state(several)
-        base = copy.deepcopy(module).to("meta")
-        return func.vmap(lambda p, b, x: func.functional_call(base, (p, b), (x,)), in_dims=(0, 0, None))(params, buffers, X)
-
-    for measure in (gradient, ensemble):
-        close(measure(accelerated(layer())), measure(layer()))
 
 
 @pytest.mark.parametrize("model", [layer, chain], ids=["module", "sequential"])
@@ -225,36 +194,6 @@ def test_nothing_of_convt_is_left_behind():
     # Modules of convt's own classes become torch's.
     own = ct.restore(torch.nn.Sequential(ct.ConvTranspose2d(2, 2, 2, precision="high", freeze=True)))[0]
     assert type(own) is torch.nn.ConvTranspose2d and vars(own).keys() == vars(torch.nn.ConvTranspose2d(2, 2, 2)).keys()
-
-
-def test_parametrizations_before_and_after():
-    module = parametrizations.weight_norm(layer())
-    want = module(X)
-    ct.accelerate(module)
-    copied = copy.deepcopy(module)
-    close(copied(X), want)
-    parametrize.remove_parametrizations(module, "weight")
-    assert type(module) is torch.nn.ConvTranspose2d
-    close(module(X), want)
-    other = ct.accelerate(copy.deepcopy(layer()))[0]
-    parametrizations.spectral_norm(other).eval()
-    close(copy.deepcopy(other)(X), F.conv_transpose2d(X, other.weight, other.bias, 2, 1, 1))
-    ct.restore(other)
-    parametrize.remove_parametrizations(other, "weight")
-    assert type(other) is torch.nn.ConvTranspose2d and "forward" not in vars(other)
-
-
-def test_shallow_copies_have_attributes_of_their_own():
-    module = accelerated(layer())
-    other = copy.copy(module)
-    other.padding, other.output_padding = (0, 0), (0, 0)
-    close(other(X), F.conv_transpose2d(X, module.weight, module.bias, 2))
-    close(module(X), layer()(X))
-    del module  # the shallow copy outlives the module
-    close(other(X), F.conv_transpose2d(X, other.weight, other.bias, 2))
-    replica = other._replicate_for_data_parallel()  # the tensors of a replica are plain attributes
-    replica.weight, replica.bias = other.weight * 2, other.bias
-    close(replica(X), F.conv_transpose2d(X, other.weight * 2, other.bias, 2))
 
 
 def test_a_models_memory_is_given_back_at_once():

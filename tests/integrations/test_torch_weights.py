@@ -75,14 +75,6 @@ def test_plans_outlive_changes_of_the_weights_in_place(bias, monkeypatch):
     assert len(made) == 2  # one plan for the one-shot call, one for the operator
 
 
-def test_weights_made_at_each_call_are_never_mixed_up():
-    x = torch.randn(1, 4, 5, 5)
-    for n in range(50):
-        w = torch.full((4, 4, 3, 3), float(n))
-        close(ct.conv_transpose2d(x, w), F.conv_transpose2d(x, w))
-        close(ct.conv_transpose2d(x, w), F.conv_transpose2d(x, w))
-
-
 def packings(monkeypatch):
     """Return a list that grows with each packing of weights for later calls."""
     found, pack = [], keep.PackedWeights.get_or_pack
@@ -111,13 +103,6 @@ def test_weights_of_new_tensors_are_packed_once(make, freeze, monkeypatch):
         close(ct.conv_transpose2d(x, make(w), stride=2), F.conv_transpose2d(x, make(w), stride=2))
 
 
-def test_new_tensors_of_other_strides_are_other_filters():
-    w, x = torch.randn(8, 8, 3), torch.randn(1, 8, 9)
-    for n in range(8):  # the same memory, read in two orders
-        now = w.clone().transpose(0, 1) if n % 2 else w.clone()
-        close(ct.conv_transpose1d(x, now), F.conv_transpose1d(x, now))
-
-
 def test_copies_of_new_tensors_are_bounded(monkeypatch):
     monkeypatch.setattr(_weights, "_COPIED_BYTES", 3 * 8 * 8 * 3 * 4)
     x, filters = torch.randn(1, 8, 9), torch.randn(10, 8, 8, 3)
@@ -132,20 +117,6 @@ def test_copies_of_new_tensors_are_bounded(monkeypatch):
     assert not _weights._copies and not _weights._seen
 
 
-def test_inference_mode():
-    module = ct.ConvTranspose2d(4, 4, 3, 2)
-    x = torch.randn(1, 4, 5, 5)
-    with torch.inference_mode():
-        for _ in range(3):
-            close(module(x), F.conv_transpose2d(x, module.weight, module.bias, 2))
-        w = torch.randn(4, 4, 3, 3)
-        for _ in range(3):
-            close(ct.conv_transpose2d(x, w), F.conv_transpose2d(x, w))
-            w.add_(1)  # an inference tensor counts no changes
-        y = module(x)
-    assert y.shape == (1, 4, 11, 11)
-
-
 def test_threads_are_torchs(monkeypatch):
     seen = []
     real = _weights.operator
@@ -158,19 +129,6 @@ def test_threads_are_torchs(monkeypatch):
     finally:
         torch.set_num_threads(before)
     assert seen == [1, 2] and convt.get_num_threads() == ours
-
-
-
-
-def test_equal_biases_of_two_tensors_are_told_apart():
-    """Check equal biases of two tensors."""
-    w, first, second = torch.randn(4, 4, 3, 3), torch.zeros(4), torch.zeros(4)
-    for _ in range(3):
-        ct.conv_transpose2d(torch.randn(1, 4, 5, 5), w, first)
-    first.add_(1)
-    for size in (1, 2, 40, 90):
-        x = torch.randn(1, 4, size, size)
-        close(ct.conv_transpose2d(x, w, second), F.conv_transpose2d(x, w, second))
 
 
 CHANGES = {
@@ -201,27 +159,29 @@ def test_no_change_goes_unnoticed(change, mode):
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_training_by_fused_optimizers_is_torchs(fused):
-    """Check optimizers with ``fused=True``, which do not change the version counters of the weights."""
+@pytest.mark.parametrize("more, rate", [
+    ([], 5.0), ([torch.nn.BatchNorm2d(16), torch.nn.ReLU(), torch.nn.ConvTranspose2d(16, 16, 3, 1, 1), torch.nn.Tanh()], 0.1),
+], ids=["a layer", "a generator"])  # fmt: skip
+def test_training_is_torchs(more, rate, fused):
+    """Check optimizers, with ``fused=True`` also, which do not change the version counters of the weights."""
     losses = []
     for accelerated in (False, True):
         torch.manual_seed(0)
-        module = torch.nn.ConvTranspose2d(35, 16, 4, 2, 1, bias=False)
+        model = torch.nn.Sequential(torch.nn.ConvTranspose2d(35, 16, 4, 2, 1, bias=False), *copy.deepcopy(more))
         if accelerated:
-            ct.accelerate(module)
-        x, target = torch.zeros(1, 35, 8, 8), torch.randn(1, 16, 16, 16)
-        x[:, [5, 7, 11, 13]] = 1.0
-        step = torch.optim.SGD(module.parameters(), 5.0, momentum=0.9, fused=fused)
+            ct.accelerate(model)
+        x, target = torch.zeros(4, 35, 8, 8), torch.randn(4, 16, 16, 16)
+        x[:, [5, 7, 11, 13]] = 1.0  # so that few weights change
+        step = torch.optim.SGD(model.parameters(), rate, momentum=0.9, fused=fused)
         some = []
-        for _ in range(30):
+        for _ in range(20):
             step.zero_grad()
-            loss = F.mse_loss(module(x), target)
-            loss.backward()
+            F.mse_loss(model.train()(x), target).backward()
             step.step()
             with torch.no_grad():  # evaluation between training steps packs the weights
-                some.append(F.mse_loss(module(x), target).item())
+                some.append(F.mse_loss(model.eval()(x), target).item())
         losses.append(some)
-    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
+    np.testing.assert_allclose(losses[1], losses[0], rtol=2e-4)
     assert losses[0][-1] < losses[0][0]
 
 

@@ -1,5 +1,6 @@
 """The names that the text of a case uses beside torch's: modules, hooks, parametrizations, functions that change a model."""
 
+import contextlib
 import copy
 import functools
 import io
@@ -384,6 +385,26 @@ def own_forward(module):
     """Replace the forward of an instance."""
     module.forward = types.MethodType(lambda self, *a, **k: type(self).forward(self, *a, **k) * 3, module)
     return module
+
+
+@contextlib.contextmanager
+def doubled(place, name):
+    """Replace a function or method by one that doubles its result."""
+    before, own = getattr(place, name), name in vars(place)
+    setattr(place, name, lambda *args, **keywords: before(*args, **keywords) * 2)
+    try:
+        yield
+    finally:
+        if own:
+            setattr(place, name, before)
+        else:
+            delattr(place, name)
+
+
+def thrice(model, x):
+    """Return the results of three calls without gradients. The first packs the weights, and the third repeats a known call."""
+    with torch.no_grad():
+        return [model(x), model(x), model(x)]
 
 
 class Watching(torch.utils._python_dispatch.TorchDispatchMode):
