@@ -1,11 +1,8 @@
 """Tests of convt.dask against single calls of convt: random problems and chunks, schedulers, worker processes, and errors."""
 
-import doctest
 import os
 import pickle
 import re
-import sys
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -21,7 +18,6 @@ import convt  # noqa: E402
 import convt.dask  # noqa: E402
 from convt._model import machine  # noqa: E402
 
-ROOT = Path(__file__).parents[2]
 EXAMPLES = 40 if os.environ.get("CONVT_ISA") else 100  # fewer if CONVT_ISA splits the run
 
 
@@ -265,19 +261,6 @@ def test_unknown_sizes_are_refused():
     data = data[data[:, 0, 0] > 0]
     with pytest.raises(ValueError, match="data: got unknown sizes in shape"):
         convt.dask.conv_transpose(data, np.ones((3, 2, 2), np.float32))
-
-
-def test_the_page_and_the_example_run(capsys):
-    failed, tried = doctest.testmod(sys.modules["convt.dask"])
-    assert tried and not failed
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/dask.md").read_text(encoding="utf-8"), re.S)
-    exec(code, {})
-    assert capsys.readouterr().out == "(1, 192, 192, 192, 1) (64, 64, 64)\n"
-
-
-def test_without_dask_the_error_says_how_to_install_it():
-    code, _, errors = child("import sys; sys.modules['dask'] = None\nimport convt.dask")
-    assert code != 0 and 'pip install "dask[array]"' in errors
 
 
 @pytest.mark.parametrize("precision", [None, "highest", "high", "medium"])

@@ -11,11 +11,12 @@ import weakref
 
 import numpy as np
 import pytest
-from cases import CURVED_ACTIVATIONS, EXACT_ACTIVATIONS, child, each_dtype
+from cases import CURVED_ACTIVATIONS, EXACT_ACTIVATIONS, child, each_dtype, in_threads
 
 jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402
+from fuzz.jax.transforms import TRANSFORMS as OF_FUZZER  # noqa: E402
 from jax.sharding import NamedSharding, PartitionSpec  # noqa: E402
 
 import convt  # noqa: E402
@@ -202,11 +203,8 @@ def loss(f):
     return lambda *a: (f(*a) ** 2).sum()
 
 
-TRANSFORMS = {
-    "jit": jax.jit,
-    "grad": lambda f: jax.grad(loss(f), (0, 1)),
+TRANSFORMS = OF_FUZZER | {
     "value_and_grad": lambda f: jax.jit(jax.value_and_grad(loss(f), (0, 1))),
-    "jvp": lambda f: lambda *a: jax.jvp(f, a, a[::1]),
     "jvp of x": lambda f: lambda x, w: jax.jvp(lambda x: f(x, w), (x,), (x,)),
     "vjp": lambda f: lambda *a: jax.vjp(f, *a)[1](f(*a)),
     "linearize": lambda f: lambda *a: jax.linearize(f, *a)[1](*a),
@@ -214,13 +212,6 @@ TRANSFORMS = {
     "jacrev": lambda f: lambda x, w: jax.jacrev(lambda x: f(x, w).ravel()[:7])(x),
     "jacfwd": lambda f: lambda x, w: jax.jacfwd(lambda s: f(x * s[0], w * s[1]))(jnp.ones(2, x.dtype)),
     "hessian": lambda f: lambda x, w: jax.hessian(lambda s: loss(f)(x * s[0], w * s[1]))(jnp.ones(2, x.dtype)),
-    "vmap lhs": lambda f: lambda x, w: jax.vmap(f, (0, None))(jnp.stack([x, 2 * x]), w),
-    "vmap rhs": lambda f: lambda x, w: jax.vmap(f, (None, 3), 2)(x, jnp.stack([w, 2 * w], 3)),
-    "vmap both": lambda f: lambda x, w: jax.vmap(f, (1, 2))(jnp.stack([x, 2 * x], 1), jnp.stack([w, 2 * w], 2)),
-    "vmap of grad": lambda f: lambda x, w: jax.vmap(jax.grad(loss(f), 1), (0, None))(jnp.stack([x, 2 * x]), w),
-    "nested vmap": lambda f: lambda x, w: jax.vmap(jax.vmap(f, (0, None)), (None, 0))(jnp.stack([x, x]), jnp.stack([w, 2 * w])),
-    "checkpoint": lambda f: jax.jit(jax.grad(jax.checkpoint(loss(f)))),
-    "scan": lambda f: lambda x, w: lax.scan(lambda c, s: (c + f(x * s, w), s), 0 * f(x, w), jnp.arange(3, dtype=x.dtype)),
     "while": lambda f: lambda x, w: lax.fori_loop(0, 3, lambda n, y: y + f(x * n, w), f(x, w)),
     "cond": lambda f: lambda x, w: lax.cond(x.sum() > 1e9, lambda: f(x, 0 * w), lambda: f(x, w)),
     "map": lambda f: lambda x, w: lax.map(lambda each: f(each[None], w), x),
@@ -377,17 +368,10 @@ for _ in range(4):
 
 
 def test_programs_stored_on_disk(tmp_path):
-    """Load the programs of one process in another, whose operator has other weights."""
-    for scale in (1, 2):
-        code, _, error = child(CACHE, tmp_path, scale, timeout=120)
-        assert code == 0, error
-    assert list(tmp_path.iterdir())
-
-
-def test_equal_processes_share_their_stored_programs(tmp_path):
+    """Check that equal processes share their stored programs, and that another one has the weights of its own operator."""
     stored = []
-    for _ in range(2):
-        code, _, error = child(CACHE, tmp_path, 1, timeout=120)
+    for scale in (1, 1, 2):
+        code, _, error = child(CACHE, tmp_path, scale, timeout=120)
         assert code == 0, error
         stored.append({each.name for each in tmp_path.iterdir() if each.name.endswith("-cache")})
     assert stored[0] and stored[0] == stored[1]
@@ -668,24 +652,15 @@ def test_calls_of_several_threads():
     weights = [W * n for n in range(1, 5)]
     wanted = [[lax.conv_transpose(x, w, (2, 2), "SAME") for w in weights] for x in inputs]
     operators = [OP(np.asarray(x)) for x in inputs]
-    failures = []
 
     def work(n):
-        try:
-            for k in range(60):
-                close(f(inputs[n], weights[k % 4]), wanted[n][k % 4])
-                assert same_bits(g(inputs[n]), operators[n])
-                if n == 0 and k % 10 == 0:
-                    convt.clear_caches()
-        except BaseException as error:
-            failures.append(error)
+        for k in range(60):
+            close(f(inputs[n], weights[k % 4]), wanted[n][k % 4])
+            assert same_bits(g(inputs[n]), operators[n])
+            if n == 0 and k % 10 == 0:
+                convt.clear_caches()
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join(120)
-    assert not any(each.is_alive() for each in threads) and failures == []
+    in_threads(work, 4)
 
 
 def test_many_calls_in_one_program():
@@ -806,7 +781,6 @@ def test_other_threads_are_not_in_the_block():
 
 
 @pytest.mark.parametrize("before, wanted", [
-    ("sys.modules['jax'] = None", "convt.jax needs JAX 0.9.1 or newer"),
     ("import jax; jax.__version_info__ = (0, 9, 0)", "convt.jax needs JAX 0.9.1 or newer: pip install 'jax>=0.9.1'; got JAX"),
     ("import jax; del jax.make_user_context", "lacks what convt uses"),
     ("import jax.ffi; jax.ffi.include_dir = lambda: sys.argv[1]",

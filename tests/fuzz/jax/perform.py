@@ -11,13 +11,13 @@ jax.config.update("jax_disable_most_optimizations", True)  # programs compile in
 
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
-from jax.sharding import PartitionSpec  # noqa: E402
 
 import convt  # noqa: E402
 import convt.jax  # noqa: E402
 from convt._base.activation import ACTIVATIONS  # noqa: E402
 
 from ..pool import Difference  # noqa: E402
+from .transforms import TRANSFORMS  # noqa: E402
 
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12, "float16": 4e-3, "bfloat16": 4e-2}  # in units of the scale of the result
 
@@ -171,42 +171,8 @@ def _operator(case):
 
 def _transformed(name, function, *arguments):
     """Return a transformed function, or its result for arguments."""
-    made = _transform(name, function)
+    made = TRANSFORMS[name](function)
     return made(*arguments) if arguments else made
-
-
-def _transform(name, f):
-    two = lambda a: jnp.stack([a, a * 2])  # noqa: E731
-    loss = lambda *a: (f(*a).astype("float32") ** 2).sum()  # noqa: E731
-    small = lambda *a: [each[tuple(slice(0, 2) for _ in each.shape)] for each in a]  # noqa: E731
-    if name == "jit" or name == "patched":
-        return jax.jit(f)
-    if name == "vmap lhs":
-        return jax.jit(lambda *a: jax.vmap(f, (0, *[None] * (len(a) - 1)))(two(a[0]), *a[1:]))
-    if name == "vmap rhs":
-        return jax.jit(lambda *a: jax.vmap(f, (*[None] * (len(a) - 1), 1))(*a[:-1], jnp.stack([a[-1], a[-1] * 2], 1)))
-    if name == "vmap both":
-        return lambda *a: jax.vmap(f)(*map(two, a))
-    if name == "nested vmap":
-        return jax.jit(lambda *a: jax.vmap(jax.vmap(f), (0, *[None] * (len(a) - 1)))(two(two(a[0])), *map(two, a[1:])))
-    if name == "grad":
-        return jax.jit(lambda *a: jax.grad(loss, tuple(range(len(a))))(*a))
-    if name == "vmap of grad":
-        return jax.jit(lambda *a: jax.vmap(jax.grad(loss), (0, *[None] * (len(a) - 1)))(two(a[0]), *a[1:]))
-    if name == "jvp":
-        return lambda *a: jax.jvp(f, a, tuple(each * 2 for each in a))
-    if name == "jacrev":
-        return lambda *a: jax.jacrev(lambda *b: f(*b).ravel()[:3])(*small(*a)) if a[0].size > 8 else f(*a)
-    if name == "hessian":
-        return jax.jit(lambda *a: jax.hessian(lambda s: loss(a[0] * s, *a[1:]))(jnp.ones((), a[0].dtype)))
-    if name == "scan":
-        return jax.jit(lambda *a: jax.lax.scan(lambda c, s: (c, f(a[0] * s, *a[1:])), 0, jnp.arange(3).astype(a[0].dtype))[1])
-    if name == "checkpoint":
-        return jax.jit(lambda *a: jax.grad(jax.checkpoint(loss))(*a))
-    if name == "shard_map":
-        mesh, spec = jax.make_mesh((1,), ("i",)), PartitionSpec()
-        return lambda *a: jax.jit(jax.shard_map(f, mesh=mesh, in_specs=(spec,) * len(a), out_specs=spec))(*a)
-    return f
 
 
 # ---------------------------------------------------------------- comparison
