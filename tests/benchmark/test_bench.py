@@ -93,35 +93,6 @@ def test_a_layer_survives_its_row():
     assert [layers.from_row(layer.to_row()) for layer in TABLE.values()] == list(TABLE.values())
 
 
-def test_a_file_needs_only_what_has_no_default(tmp_path):
-    path = tmp_path / "layers.json"
-    path.write_text('[{"Cin": 4, "Cout": 2, "in": [8, 8], "k": 2, "s": [2, 2]}]')
-    (layer,) = layers.read(str(path))
-    assert (layer.name, layer.batch) == ("layer 1", 1)
-    assert layer.kernel == (2, 2)
-    assert layer.output == (16, 16)
-
-
-ROW = {"name": "a", "N": 1, "Cin": 4, "Cout": 2, "in": [8], "k": [2]}
-
-
-@pytest.mark.parametrize(("content", "message"), [
-    ("[", "layers.json: not JSON: "), ("[" * 200_000, "layers.json: not JSON of layers: it is nested too deeply"),
-    ("{}", "layer: got no Cin, Cout, in and k"), (json.dumps([{"name": "a", "N": 1}]), "layer 'a': got no Cin, Cout, in and k"),
-    (json.dumps([ROW | {"stride": 2}]), "layer 'a': got the unknown key 'stride'"),
-    (json.dumps([ROW | {"s": [2, 2]}]), "layer 'a': s: got a list of length 2, wanted 1"),
-    (json.dumps([ROW | {"s": 0}]), "layer 'a': s: got 0, wanted an integer of at least 1"),
-    (json.dumps([ROW | {"Cin": "4"}]), "layer 'a': Cin: got '4', wanted an integer"),
-    (json.dumps([ROW | {"g": 3}]), "layer 'a': g: got 3, wanted a divisor of Cin, 4"),
-    (json.dumps([ROW | {"pb": 9}]), "layer 'a': pb, pe: got pads that leave an output of"),
-])  # fmt: skip
-def test_a_bad_file_says_what_is_wrong(tmp_path, content, message):
-    path = tmp_path / "layers.json"
-    path.write_text(content)
-    with pytest.raises(ValueError, match=message):
-        layers.read(str(path))
-
-
 # ---------------------------------------------------------------- the checker
 
 
@@ -417,29 +388,34 @@ TINY = 'mb2_ic6oc10_ih5kh4sh2ph1_iw7kw4sw2pw1_n"tiny"'
 ONCE = "torch-prepacked", "torch-subpixel"  # prepare weights once, of dense layers
 
 
-def test_every_peer_here_is_right_and_the_json_says_so(tmp_path, capsys, small_copy):
+def test_every_peer_here_is_right_at_its_precision_and_the_json_says_so(tmp_path, capsys, small_copy):
     path = tmp_path / "out.json"
-    arguments = ["--deconv", TINY, "--threads", "1", "--rounds", "2", "--budget", "0.1", "--mode", "prepacked,one-shot"]
-    arguments.append("--cold")
-    assert cli.main([*arguments, "--json", str(path)]) == 0
+    arguments = ["--deconv", TINY, "--threads", "1", "--rounds", "2", "--budget", "0.02", "--mode", "prepacked,one-shot"]
+    arguments += ["--cold", "--precision", ",".join(PRECISIONS), "--json", str(path)]
+    assert cli.main(arguments) == 0
     content = json.loads(path.read_text())
     assert content["complete"]
     assert content["machine"]["cpu"]
-    assert content["command"] == [*arguments, "--json", str(path)]
+    assert content["command"] == arguments
     assert content["limits"][0]["peaks"]["f32"] > 0
     assert content["versions"]["convt"] == convt.__version__
     assert content["results"][0]["peer"] == "convt"
-    assert {result["mode"] for result in content["results"]} == {"prepacked", "one-shot"}
+    found = {(result["mode"], result["precision"]) for result in content["results"]}
+    assert found == set(product(("prepacked", "one-shot"), PRECISIONS))
     for result in content["results"]:
         if result["peer"] in ONCE and result["status"] == "unsupported":
             continue
-        assert result["status"] == "ok", result
+        assert result["status"] == "ok" and result["error"] is not None, result
         assert layers.from_row(result["layer"]).result_shape == (2, 10, 14, 10)
         assert result["seconds"] == min(turn["median"] for turn in result["rounds"])
         assert result["cold_seconds"] == min(turn["median"] for turn in result["cold_rounds"])
+        one = ("high", "medium")
+        lacks = {"onnxruntime": one, "mnn": one, "jax": one, "openvino": ("high",)}.get(result["peer"], ())
+        assert ("has no precision" in result["how"]) == (result["precision"] in lacks), result
     absent = [peer.name for peer in peers.PEERS if peer.name not in content["versions"]]
     assert all(any(name in note for note in content["notes"]) for name in absent)
-    assert "tiny" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "tiny" in out and all(f"\nf32{word}, NXC" in out for word in ("", ", precision high", ", precision medium"))
 
 
 @pytest.mark.parametrize("layer", ["g1mb2_ic6ih5iw4oc10oh11ow9kh4kw3sh2sw2ph1pw0", "g1mb1_ic5iw9oc3ow22kw5sw3pw4"])
@@ -629,23 +605,6 @@ def test_precisions_are_of_float32_alone():
     problems, _ = chosen("--deconv", TINY, "--dtype", "bf16,f32", "--precision", "medium,highest")
     found = [(problem.dtype, problem.precision) for problem in problems]
     assert found == [("f32", "highest"), ("f32", "medium"), ("bf16", "highest")]
-
-
-def test_every_peer_here_is_set_to_a_precision(tmp_path, capsys, small_copy):
-    path = tmp_path / "out.json"
-    arguments = ["--deconv", TINY, "--threads", "1", "--rounds", "1", "--budget", "0.02", "--precision", ",".join(PRECISIONS)]
-    assert cli.main([*arguments, "--json", str(path)]) == 0
-    results = json.loads(path.read_text())["results"]
-    assert {result["precision"] for result in results} == set(PRECISIONS)
-    for result in results:
-        if result["peer"] in ONCE and result["status"] == "unsupported":
-            continue
-        assert result["status"] == "ok" and result["error"] is not None, result
-        one = ("high", "medium")
-        lacks = {"onnxruntime": one, "mnn": one, "jax": one, "openvino": ("high",)}.get(result["peer"], ())
-        assert ("has no precision" in result["how"]) == (result["precision"] in lacks), result
-    out = capsys.readouterr().out
-    assert "f32, precision high, NXC" in out and "f32, precision medium, NXC" in out and "\nf32, NXC" in out
 
 
 # ---------------------------------------------------------------- errors

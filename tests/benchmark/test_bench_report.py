@@ -204,20 +204,35 @@ def compared(tmp_path, before, after, *options):
     return cli.main(["compare", *options, *paths])
 
 
-def test_the_same_run_has_no_regression(tmp_path, capsys):
-    record = record_of(result_of("convt", 1.0, 1.1, 1.2), result_of("torch", 2.0))
-    assert compared(tmp_path, record, record) == 0
-    assert "compared 1 problem" in capsys.readouterr().out
+def other_version(record):
+    record.versions["torch"] = "2.0"
+    return record
 
 
-def test_a_slower_layer_is_named(tmp_path, capsys):
-    before = record_of(*(result_of("convt", 1.0, 1.01, 1.02, layer=layer) for layer in LAYERS))
-    after = record_of(result_of("convt", 1.0, 1.0, 1.0), result_of("convt", 1.15, 1.15, 1.15, layer=LAYERS[1]))
-    assert compared(tmp_path, before, after) == 1
-    slower = [line for line in capsys.readouterr().out.splitlines() if line.startswith("slower: ")]
-    assert len(slower) == 1
-    assert "thin (f32, NXC, prepacked, 1 thread)" in slower[0]
-    assert "+15.0%" in slower[0]
+ONE, BOTH = record_of(result_of("convt", 1.0)), record_of(result_of("convt", 1.0), result_of("convt", 1.0, layer=LAYERS[1]))
+WITH_TORCH = record_of(result_of("convt", 1.0), result_of("torch", 2.0))
+SLOWER = result_of("convt", 1.3), result_of("torch", 2.6)
+
+
+@pytest.mark.parametrize("before, after, options, code, says", [
+    (WITH_TORCH, WITH_TORCH, "", 0, "compared 1 problem"),
+    (BOTH, record_of(result_of("convt", 1.0), result_of("convt", 1.15, layer=LAYERS[1])), "", 1,
+     "slower: thin (f32, NXC, prepacked, 1 thread): "),
+    (BOTH, record_of(result_of("convt", 1.0), result_of("convt", 1.15, layer=LAYERS[1])), "", 1, "+15.0%"),
+    (ONE, record_of(result_of("convt", 1.07)), "", 0, "within noise"),
+    (ONE, record_of(result_of("convt", 1.07)), "--least=5", 1, "slower: wide"),
+    (record_of(result_of("convt", 1.0, 1.2, 1.4)), record_of(result_of("convt", 1.17, 1.2, 1.2)), "", 0, "within noise"),
+    (WITH_TORCH, record_of(*SLOWER), "", 0, "the other libraries took 1.300 times as long"),  # so the machine is slower
+    (WITH_TORCH, other_version(record_of(*SLOWER)), "", 1, "slower: wide"),
+    (ONE, record_of(result_of("convt", status="WRONG")), "", 1, "WRONG, was timed before"),
+    (BOTH, record_of(result_of("convt", 1.0), complete=False), "", 0,
+     "1 problem of the first run missing in the second, which is partial"),
+    (ONE, record_of(), "", 2, "compared 0 problems"),
+])  # fmt: skip
+def test_a_second_run_is_compared_with_the_first(before, after, options, code, says, tmp_path, capsys):
+    assert compared(tmp_path, before, after, *options.split()) == code
+    printed = capsys.readouterr()
+    assert says in printed.out + printed.err and printed.out.count("slower: ") == (code == 1)
 
 
 def test_a_table_has_a_row_for_each_layer_and_one_table_for_each_setting(tmp_path, capsys):
@@ -240,25 +255,6 @@ def test_a_table_has_a_row_for_each_layer_and_one_table_for_each_setting(tmp_pat
     assert lines[lines.index("f32, NCX, prepacked, 1 thread") + 2] == "wide 1000.000 1000.000 0.500 faster"
 
 
-def test_the_smallest_change_that_counts_can_be_set(tmp_path):
-    before, after = record_of(result_of("convt", 1.0)), record_of(result_of("convt", 1.07))
-    assert compared(tmp_path, before, after) == 0
-    assert compared(tmp_path, before, after, "--least", "5") == 1
-
-
-def test_a_change_within_the_rounds_own_spread_is_noise(tmp_path):
-    assert compared(tmp_path, record_of(result_of("convt", 1.0, 1.2, 1.4)), record_of(result_of("convt", 1.17, 1.2, 1.2))) == 0
-
-
-def test_what_the_peers_share_is_the_machine(tmp_path, capsys):
-    before = record_of(result_of("convt", 1.0), result_of("torch", 2.0))
-    after = record_of(result_of("convt", 1.3), result_of("torch", 2.6))
-    assert compared(tmp_path, before, after) == 0
-    assert "the other libraries took 1.300 times as long" in capsys.readouterr().out
-    after.versions["torch"] = "2.0"
-    assert compared(tmp_path, before, after) == 1
-
-
 def test_precisions_are_not_compared_with_each_other(tmp_path, capsys):
     exact, less = result_of("convt", 1.0), result_of("convt", 0.5)
     less.problem = replace(less.problem, precision="medium")
@@ -275,21 +271,6 @@ def test_precisions_are_not_compared_with_each_other(tmp_path, capsys):
         del each["precision"]
     path.write_text(json.dumps(before))
     assert [each["precision"] for each in compare._read(str(path))["results"]] == ["highest", "highest"]
-
-
-def test_a_layer_that_went_wrong_is_a_regression(tmp_path, capsys):
-    assert compared(tmp_path, record_of(result_of("convt", 1.0)), record_of(result_of("convt", status="WRONG"))) == 1
-    assert "WRONG, was timed before" in capsys.readouterr().out
-
-
-def test_a_partial_second_run_says_what_is_missing(tmp_path, capsys):
-    before = record_of(*(result_of("convt", 1.0, layer=layer) for layer in LAYERS))
-    assert compared(tmp_path, before, record_of(result_of("convt", 1.0), complete=False)) == 0
-    assert "1 problem of the first run missing in the second, which is partial" in capsys.readouterr().out
-
-
-def test_nothing_to_compare_is_no_success(tmp_path):
-    assert compared(tmp_path, record_of(result_of("convt", 1.0)), record_of()) == 2
 
 
 def test_a_file_that_is_no_result_is_refused(tmp_path, capsys):
