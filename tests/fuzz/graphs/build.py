@@ -149,7 +149,8 @@ class _Builder:
         return value
 
     def _add(self, node):
-        value = getattr(self, "_" + node["op"])(node)
+        """Add a node. The method of its operator gets the value that it reads, and returns that of its output, or None."""
+        value = getattr(self, "_" + node["op"])(node, self._value(node.get("from", 0)))
         if value is None:
             return
         self.graph.made.append(value)
@@ -249,8 +250,7 @@ class _Builder:
 
     # ------------------------------------------------------------ nodes
 
-    def _conv(self, node):
-        x = self._value(node.get("from", 0))
+    def _conv(self, node, x):
         channels, rank = x.shapes[0][1], len(x.shapes[0]) - 2
         group = node.get("group", 1) if channels % node.get("group", 1) == 0 else channels if node["group"] == 99 else 1
         out = max(1, (node.get("out") or channels) // group)
@@ -306,8 +306,8 @@ class _Builder:
                 attribute.name, attribute.ref_attr_name, attribute.type = name, value[0], kind
             self.graph.nodes[-1].attribute.append(attribute)
 
-    def _norm(self, node):
-        x, spec = self._value(node.get("from", 0)), node.get("tensors", {})
+    def _norm(self, node, x):
+        spec = node.get("tensors", {})
         channels = (x.shapes[0][1],)
         seed = spec.get("seed", 0)
         part = lambda n, change=None: self._constant(spec | {"seed": seed + n}, channels, x.dtype, change)  # noqa: E731
@@ -317,27 +317,24 @@ class _Builder:
         self._set(self._referred(given))
         return value
 
-    def _instance(self, node):
-        x, spec = self._value(node.get("from", 0)), node.get("tensors", {})
+    def _instance(self, node, x):
+        spec = node.get("tensors", {})
         inputs = [x.name, *(self._constant(spec, x.shapes[0][1:2], x.dtype) for _ in range(2))]
         return self._emit("InstanceNormalization", inputs, x)
 
-    def _activation(self, node):
-        x = self._value(node.get("from", 0))
+    def _activation(self, node, x):
         value = self._emit(node["type"], [x.name], x)
         self._set(self._referred({name: node[name] for name in ("alpha", "beta", "approximate") if name in node}))
         return value
 
-    def _identity(self, node):
-        x = self._value(node.get("from", 0))
+    def _identity(self, node, x):
         return self._emit("Identity", [x.name], x)
 
-    def _cast(self, node):
-        x = self._value(node.get("from", 0))
+    def _cast(self, node, x):
         return self._emit("Cast", [x.name], x, dtype=node.get("to", "float32"), to=TYPES[node.get("to", "float32")])
 
-    def _quantize(self, node):
-        x, kind = self._value(node.get("from", 0)), node.get("to", "int8")
+    def _quantize(self, node, x):
+        kind = node.get("to", "int8")
         if x.dtype != "float32":
             x = self._emit("Cast", [x.name], x, dtype="float32", to=TYPES["float32"])
         scale = self._stored(np.array(node.get("scale", 0.5), x.dtype), "initializer")
@@ -345,8 +342,7 @@ class _Builder:
         quantized = self._emit("QuantizeLinear", [x.name, scale, zero], x, stem="q")
         return self._emit("DequantizeLinear", [quantized.name, scale, zero], x)
 
-    def _binary(self, node):
-        x = self._value(node.get("from", 0))
+    def _binary(self, node, x):
         if "constant" in node:
             other = Value(self._constant(node["constant"], _common(node.get("shape"), x.shapes), x.dtype), x.dtype, x.shapes)
         else:
@@ -358,16 +354,14 @@ class _Builder:
         inputs = [x.name, other.name][:: -1 if node.get("swapped") else 1]
         return self._emit(node.get("type", "Add"), inputs, x)
 
-    def _prelu(self, node):
-        x = self._value(node.get("from", 0))
+    def _prelu(self, node, x):
         slopes = self._constant(node.get("constant", {}), _common(node.get("shape"), x.shapes), x.dtype)
         return self._emit("PRelu", [x.name, slopes], x)
 
-    def _input(self, node):
+    def _input(self, node, x):
         """Add an input of the model with the shape of a value, or one that broadcasts to it."""
         if self.graph.around() is not None:
             return None
-        x = self._value(node.get("from", 0))
         shapes = tuple(_shape(node.get("shape", "whole"), each) for each in x.shapes)
         value = Value(self.root.fresh("Z"), x.dtype, shapes)
         self.root.inputs.append(self._info(value, node.get("declared")))
@@ -414,7 +408,7 @@ class _Builder:
             feed[name] = np.array(value)
         return name, values
 
-    def _if(self, node):
+    def _if(self, node, x):
         condition, values = self._condition(node)
         prefixes = [self.graph.fresh("b")] * 2 if node.get("same_names") else [self.graph.fresh(name) for name in ("t", "e")]
         graphs, results = {}, []
@@ -427,8 +421,7 @@ class _Builder:
         shapes = tuple(results[not value].shapes[n] for n, value in enumerate(values))
         return self._emit("If", [condition], results[0], shapes=shapes, **graphs)
 
-    def _loop(self, node):
-        x = self._value(node.get("from", 0))
+    def _loop(self, node, x):
         trips = self._stored(np.array(node.get("trips", 1), np.int64), "constant")
         truth = self._stored(np.array(True), "constant")
         prefix = self.graph.fresh("l")
@@ -447,9 +440,9 @@ class _Builder:
         body = self._proto(graph, "body", inputs, outputs)
         return self._emit("Loop", [trips, truth, x.name], x, shapes=value.shapes, body=body)
 
-    def _scan(self, node):
+    def _scan(self, node, x):
         """Scan a value that is stacked as often as there are steps, and take the last result."""
-        x, steps = self._value(node.get("from", 0)), max(1, node.get("steps", 1))
+        steps = max(1, node.get("steps", 1))
         stacked = self._unsqueezed(x)
         if steps > 1:
             stacked = self._emit("Concat", [stacked.name] * steps, stacked, axis=0)
@@ -469,9 +462,8 @@ class _Builder:
         axes = self._stored(np.array([0], np.int64), "constant")
         return self._emit("Unsqueeze", [x.name, axes], x, shapes=shapes)
 
-    def _call(self, node):
+    def _call(self, node, x):
         """Call a function one or more times, and return the value of the last call."""
-        x = self._value(node.get("from", 0))
         self.called += 1
         name = f"F{self.called}"
         graph = _Graph(None, f"f{self.called}_", function=True)

@@ -9,6 +9,7 @@ from . import steps
 _WIDTHS = (1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 16)
 _DTYPES = ("float64", "float16", "bfloat16", "float32")
 _LAYOUTS = ("contiguous", "transposed", "strided", "expanded", "offset", "negative", "channels_last")
+_STATISTICS = ("weight", "bias", "running_mean", "running_var")
 _PRECISIONS = ("highest", "high", "medium", "torch")
 _ACTIVATIONS = (
     "ReLU()", "ReLU(inplace=True)", "ReLU6()", "LeakyReLU({n})", "LeakyReLU(inplace=True)", "Tanh()", "Sigmoid()", "GELU()",
@@ -304,6 +305,36 @@ class _Draw:
         return f"with {context}: y = {y}" if context else f"y = {y}"
 
 
+def _axes(draw, rng, fields):
+    values = [rng.choice([1, 2, 3]) for _ in range(draw.rank)]
+    return rng.choice([str(values[0]), str(values), str(tuple(values)), str(tuple(values))])
+
+
+def _context(draw, rng, fields):
+    more = "torch.inference_mode()", "torch.autocast('cpu')", "ct.functional()"
+    contexts = "", "torch.no_grad()", "torch.no_grad()", *more
+    return f"with {context}: " if (context := rng.choice(contexts)) else ""
+
+
+_FIELDS = {  # field of a statement's template -> function that draws its text
+    "weight": lambda draw, rng, fields: rng.choice(["weight", "weight", "weight", "bias"]),
+    "tensor": lambda draw, rng, fields: f"conv(model, {fields['n']}).{fields['weight']}",
+    "statistic": lambda draw, rng, fields: f"norm(model, {fields['n']}).{rng.choice(_STATISTICS)}",
+    "number": lambda draw, rng, fields: rng.choice(["-0.0", "1e-30", "1e20"]),
+    "layout": lambda draw, rng, fields: repr(rng.choice(_LAYOUTS)),
+    "bool": lambda draw, rng, fields: draw.chance(0.5),
+    "axes": _axes,
+    "channels_last": lambda draw, rng, fields: {1: "preserve_format", 2: "channels_last", 3: "channels_last_3d"}[draw.rank],
+    "dtype": lambda draw, rng, fields: rng.choice(_DTYPES),
+    "leaf": lambda draw, rng, fields: draw.input(grad=True),
+    "context": _context,
+    "conv": lambda draw, rng, fields: draw.conv(draw.channels)[0],
+    "fused": lambda draw, rng, fields: f"nn.{rng.choice(_FUSED)}",
+    "hooked": lambda draw, rng, fields: draw.hook(rng.choice([f"{of}(model, {fields['n']})" for of in ("conv", "part")])),
+    "subclass": lambda draw, rng, fields: "Kin2d" if draw.rank == 2 else f"nn.ConvTranspose{draw.rank}d",
+}
+
+
 class _Fields(dict):
     """The fields of a statement's template. A field that occurs twice has one value."""
 
@@ -312,53 +343,5 @@ class _Fields(dict):
         self.draw = draw
 
     def __missing__(self, name):
-        self[name] = found = getattr(self, f"_{name}")(self.draw, self.draw.rng)
+        self[name] = found = _FIELDS[name](self.draw, self.draw.rng, self)
         return found
-
-    def _weight(self, draw, rng):
-        return rng.choice(["weight", "weight", "weight", "bias"])
-
-    def _tensor(self, draw, rng):
-        return f"conv(model, {self['n']}).{self['weight']}"
-
-    def _statistic(self, draw, rng):
-        return f"norm(model, {self['n']}).{rng.choice(['weight', 'bias', 'running_mean', 'running_var'])}"
-
-    def _number(self, draw, rng):
-        return rng.choice(["-0.0", "1e-30", "1e20"])
-
-    def _layout(self, draw, rng):
-        return repr(rng.choice(_LAYOUTS))
-
-    def _bool(self, draw, rng):
-        return draw.chance(0.5)
-
-    def _axes(self, draw, rng):
-        values = [rng.choice([1, 2, 3]) for _ in range(draw.rank)]
-        return rng.choice([str(values[0]), str(values), str(tuple(values)), str(tuple(values))])
-
-    def _channels_last(self, draw, rng):
-        return {1: "preserve_format", 2: "channels_last", 3: "channels_last_3d"}[draw.rank]
-
-    def _dtype(self, draw, rng):
-        return rng.choice(_DTYPES)
-
-    def _leaf(self, draw, rng):
-        return draw.input(grad=True)
-
-    def _context(self, draw, rng):
-        more = "torch.inference_mode()", "torch.autocast('cpu')", "ct.functional()"
-        contexts = "", "torch.no_grad()", "torch.no_grad()", *more
-        return f"with {context}: " if (context := rng.choice(contexts)) else ""
-
-    def _conv(self, draw, rng):
-        return draw.conv(draw.channels)[0]
-
-    def _fused(self, draw, rng):
-        return f"nn.{rng.choice(_FUSED)}"
-
-    def _hooked(self, draw, rng):
-        return draw.hook(rng.choice([f"conv(model, {self['n']})", f"part(model, {self['n']})"]))
-
-    def _subclass(self, draw, rng):
-        return "Kin2d" if draw.rank == 2 else f"nn.ConvTranspose{draw.rank}d"
