@@ -25,26 +25,20 @@ def inexact(monkeypatch):
     monkeypatch.setattr(_site.api, "one_shot", changed)
 
 
-def other_error(monkeypatch):
-    def refuse(*arguments, **keywords):
-        raise ValueError("something else")
-
-    monkeypatch.setattr(_functions, "_compute", refuse)
+def other(change):
+    """Return a function that replaces the calls of convt by their results after a change."""
+    return lambda monkeypatch: monkeypatch.setattr(_functions, "_compute", lambda f, *a, **k: change(f(*a, **k)))
 
 
-def other_shape(monkeypatch):
-    monkeypatch.setattr(_functions, "_compute", lambda f, x, w, **k: f(x, w, **k)[None])
+PLANTED = {
+    "inexact": (inexact, "values"), "another error": (other(lambda y: 1 / 0), "error"),
+    "another shape": (other(lambda y: y[None]), "form"), "another dtype": (other(lambda y: y.astype("float64")), "form"),
+}  # fmt: skip
 
 
-def other_dtype(monkeypatch):
-    monkeypatch.setattr(_functions, "_compute", lambda f, x, w, **k: f(x, w, **k).astype("float64"))
-
-
-PLANTED = [(inexact, "values"), (other_error, "error"), (other_shape, "form"), (other_dtype, "form")]
-
-
-@pytest.mark.parametrize("plant, kind", PLANTED)
-def test_a_planted_error_is_found(plant, kind, monkeypatch):
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_error_is_found(name, monkeypatch):
+    plant, kind = PLANTED[name]
     jax.clear_caches()
     plant(monkeypatch)
     with pytest.raises(perform.Difference, match=f"^{kind}: "):

@@ -1,10 +1,14 @@
 """Tests of the fuzzer in tests/fuzz/models: it finds planted errors, reduces them, and takes no rounding for an error."""
 
+import itertools
+import warnings
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from convt.torch import _compute, _fuse, _modules, _weights  # noqa: E402
+from convt.torch import _accelerate, _compute, _forward, _fuse, _modules, _weights  # noqa: E402
+from convt.torch._operator import _WithGradients  # noqa: E402
 from fuzz import shrinking  # noqa: E402
 from fuzz.models import perform, shrink, tolerance  # noqa: E402
 
@@ -17,82 +21,52 @@ with torch.no_grad(): y = [model(x), model(x), model(x)]
 """
 
 
-def stale(monkeypatch):
-    monkeypatch.setattr(_weights, "checksum", lambda *a: 1)
-    return "with torch.no_grad():\n  conv(model, 0).weight.mul_(1.001)\n  y = model(x)"
+def drifting(compute):
+    """Return a function whose result grows a little with each call."""
+    calls = itertools.count()
+    return lambda *a: compute(*a) * (1 + 2e-7 * next(calls))
 
 
-def inexact(monkeypatch):
-    compute = _compute._compute
-    monkeypatch.setattr(_compute, "_compute", lambda *a: compute(*a) * (1 + 1e-5))
-    return "with torch.no_grad(): y = model(x)"
+CALL, ONE_CALL = "with torch.no_grad(): y = model(x)", "y = model(x)"
+# Fault -> what is replaced, a function that makes the replacement, the statements that show it, and the kind of the difference.
+PLANTED = {
+    "stale weights": (_weights, "checksum", lambda inner: lambda *a: 1,
+                      "with torch.no_grad(): conv(model, 0).weight.mul_(1.001)\n" + CALL, "values"),
+    "inexact": (_compute, "_compute", lambda inner: lambda *a: inner(*a) * (1 + 1e-5), CALL, "values"),
+    "not repeated": (_compute, "_compute", drifting, "with torch.no_grad(): y = [model(x), model(x)]", "repeat"),
+    "other strides": (_compute, "_compute", lambda inner: lambda *a: inner(*a).transpose(0, 1).contiguous().transpose(0, 1),
+                      CALL, "form"),
+    "another error": (_modules, "call", lambda inner: lambda *a: 1 / 0, "model[0](x[:, :2])", "error"),
+    "a warning": (_fuse.SequentialForward, "__call__",
+                  lambda inner: lambda *a: (warnings.warn("slow", stacklevel=1), inner(*a))[1], ONE_CALL, "warnings"),
+    "a rest": (_forward, "remove", lambda inner: lambda module: None, "ct.restore(model)", "fault"),
+    "a false report": (_accelerate, "_install_fusion", lambda inner: lambda model, changes: {"7": ("ReLU",)},
+                       "ct.accelerate(model)", "fault"),
+    "other gradients": (_WithGradients, "backward",
+                        lambda inner: lambda *a: tuple(None if g is None else g * 1.001 for g in inner(*a)),
+                        "y = gradients(model, x.requires_grad_())", "values"),
+}  # fmt: skip
 
 
-def not_repeated(monkeypatch):
-    compute, count = _compute._compute, iter(range(99))
-    monkeypatch.setattr(_compute, "_compute", lambda *a: compute(*a) * (1 + 2e-7 * next(count)))
-    return "with torch.no_grad(): y = [model(x), model(x)]"
+def plant(name, monkeypatch):
+    place, attribute, make, *_ = PLANTED[name]
+    monkeypatch.setattr(place, attribute, make(getattr(place, attribute)))
 
 
-def other_strides(monkeypatch):
-    compute = _compute._compute
-    monkeypatch.setattr(_compute, "_compute", lambda *a: compute(*a).transpose(0, 1).contiguous().transpose(0, 1))
-    return "with torch.no_grad(): y = model(x)"
-
-
-def other_error(monkeypatch):
-    def refuse(*arguments):
-        raise RuntimeError("something else")
-
-    monkeypatch.setattr(_modules, "call", refuse)
-    return "model[0](x[:, :2])"
-
-
-def a_warning(monkeypatch):
-    import warnings
-
-    call = _fuse.SequentialForward.__call__
-    monkeypatch.setattr(_fuse.SequentialForward, "__call__", lambda *a: (warnings.warn("slow", stacklevel=1), call(*a))[1])
-    return "y = model(x)"
-
-
-def a_rest(monkeypatch):
-    monkeypatch.setattr("convt.torch._forward.remove", lambda module: None)
-    return "ct.restore(model)"
-
-
-def a_false_report(monkeypatch):
-    monkeypatch.setattr("convt.torch._accelerate._install_fusion", lambda model, changes: {"7": ("ReLU",)})
-    return "ct.accelerate(model)"
-
-
-def other_gradients(monkeypatch):
-    from convt.torch._operator import _WithGradients
-
-    backward = _WithGradients.backward
-    monkeypatch.setattr(_WithGradients, "backward", lambda *a: tuple(None if g is None else g * 1.001 for g in backward(*a)))
-    return "y = gradients(model, x.requires_grad_())"
-
-
-PLANTED = [
-    (stale, "values"), (inexact, "values"), (not_repeated, "repeat"), (other_strides, "form"), (other_error, "error"),
-    (a_warning, "warnings"), (a_rest, "fault"), (a_false_report, "fault"), (other_gradients, "values"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("plant, kind", PLANTED, ids=lambda value: getattr(value, "__name__", value))
-def test_a_planted_error_is_found(plant, kind, monkeypatch):
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_error_is_found(name, monkeypatch):
     perform.agree(MODEL)
+    *_, statements, kind = PLANTED[name]
     with monkeypatch.context() as patched:
-        case = MODEL + plant(patched)
+        plant(name, patched)
         with pytest.raises(perform.Difference) as found:
-            perform.agree(case)
+            perform.agree(MODEL + statements)
         assert found.value.kind.split()[1] == kind
-    perform.agree(case)
+    perform.agree(MODEL + statements)
 
 
 def test_a_finding_is_made_smaller(monkeypatch):
-    inexact(monkeypatch)
+    plant("inexact", monkeypatch)
 
     def fails(case):
         try:
