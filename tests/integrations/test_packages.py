@@ -1,9 +1,12 @@
 """Tests of what all integrations have: an error that says how to install a missing package, and examples that run."""
 
 import doctest
+import os
 
 import pytest
 from cases import child
+
+pytestmark = pytest.mark.skipif("CONVT_ISA" in os.environ, reason="does not depend on the instruction set")
 
 
 @pytest.mark.parametrize("package, used, says", [

@@ -107,25 +107,6 @@ assert "sympy" not in sys.modules
     assert code == 0, errors
 
 
-@pytest.mark.parametrize("together", [False, True])
-@pytest.mark.parametrize("behind", ["BatchNorm2d", "ReLU", "Hardswish", "GELU"])
-def test_layouts_behind_norms_and_activations(behind, together):
-    for channels, size in ((1, 4), (3, 1), (1, 1), (3, 4)):
-        layers = torch.nn.BatchNorm2d(channels) if behind == "BatchNorm2d" else getattr(torch.nn, behind)()
-        plain = torch.nn.Sequential(torch.nn.ConvTranspose2d(2, channels, 1), layers).eval()
-        plain.to(memory_format=torch.channels_last)
-        model = ct.accelerate(copy.deepcopy(plain))[0]
-        if not together:
-            model[1].register_forward_hook(lambda *_: None)
-        for x in (torch.randn(2, 2, size, size), _last(torch.randn(2, 2, size, size))):
-            with torch.no_grad():
-                wanted = plain(x)
-                for _ in range(3):
-                    got = model(x)
-                    close(got, wanted)
-                    assert got.stride() == wanted.stride()
-
-
 def test_input_and_output_are_not_copied():
     x, w = torch.randn(1, 4, 6, 6), torch.randn(4, 4, 2, 2)
     assert np.shares_memory(_arrays.array(x), x.numpy())

@@ -166,6 +166,15 @@ def test_tensors_without_memory_or_sizes():
             assert ask(ct.conv_transpose2d, *args) == ask(F.conv_transpose2d, *args)
 
 
+@pytest.mark.parametrize("make", [layer, chain])
+def test_copies_that_have_a_forward_of_their_own(make):
+    """Check a deep copy of a shallow copy, and a shallow copy that is accelerated itself."""
+    model = ct.accelerate(make())[0]
+    shallow, deep = copy.copy(model), copy.deepcopy(copy.copy(model))
+    ct.accelerate(shallow)
+    assert vars(shallow)["forward"] is not vars(model)["forward"] and vars(deep)["forward"].is_of(deep)
+
+
 @pytest.mark.parametrize("name", ["stride", "groups"])
 def test_numpys_integers_with_three_axes_and_channels_last(name):
     x, w = (torch.randn(4, 4, 3, 2, 2).contiguous(memory_format=torch.channels_last_3d) for _ in range(2))

@@ -7,7 +7,6 @@ import threading
 
 import pytest
 from torch_cases import (  # noqa: F401
-    FUNCTIONS,
     F,
     Filtering,
     Functions,

@@ -19,7 +19,8 @@ PROGRAMS = {
         model = {CHAIN}; {BEGIN}
         tiny = torch.finfo(torch.{dtype}).tiny
         model.to(torch.{dtype}); x = x.to(torch.{dtype}) * tiny ** -(2 / 3)  # so large that the output is normal
-        with torch.no_grad(): model[0].bias.zero_(); model[1].weight.fill_(tiny**0.5 * 1.3)
+        for each in (model[0].bias, model[1].bias, model[1].running_mean): each.data.zero_()
+        model[1].weight.data.fill_(tiny**0.5 * 1.3)
         with torch.no_grad(): model[0].weight.copy_(tiny ** (2 / 3) * model[0].weight.sign() * 1.7)
         y = z = [each * tiny**-0.5 for each in thrice(model, x)]
         assert z[0].abs().max() > 0.1
@@ -99,7 +100,7 @@ PROGRAMS = {
         y = ct.conv_transpose2d(x, escaped[0])  # refused
         y = ct.conv_transpose2d(x.requires_grad_(), escaped[0])  # refused
     """,
-    **{f"what is no integer: {wrong}": f"""
+    **{f"what is no integer: {wrong}, gradients={gradients}": f"""
         x, w = tensor(0, 2, 3, 3, 2), tensor(1, 3, 4, 3, 3, grad={gradients})
         y = ct.conv_transpose2d(x, w, None, {wrong})  # refused
         y = [ct.conv_transpose2d(x, w, None, {right}), ct.conv_transpose2d(x, w, None, {right})]
@@ -158,6 +159,15 @@ PROGRAMS = {
         y = [thrice(each, x) for each in (copy.deepcopy(model), pickled(model))]
         model(x[0])  # refused
     """,
+    "a Sequential in another order, another forward of an activation, and a subclass of a layer": f"""
+        class Reversed(nn.Sequential):
+            def __iter__(self): return reversed(list(nn.Sequential.__iter__(self)))
+        class Called(nn.ReLU):
+            def forward(self, x): return nn.ReLU.forward(self, x) + 1
+        model = Reversed(nn.ReLU(), nn.ConvTranspose2d(3, 2, 2)); {BEGIN}
+        model = nn.Sequential(nn.ConvTranspose2d(3, 2, 2), Called()); {BEGIN}
+        model = nn.Sequential(Kin2d(3, 2, 2), nn.ReLU()); {BEGIN}
+    """,
     "tensors of inference mode, which count no changes": """
         model, x = ct.ConvTranspose2d(4, 4, 3, 2), tensor(0, 1, 4, 5, 5)
         with torch.inference_mode(): y, w = [model(x), model(x), model(x)], tensor(1, 4, 4, 3, 3)
@@ -177,6 +187,22 @@ PROGRAMS = {
         first.add_(1)
         y = [ct.conv_transpose2d(tensor(0, 1, 4, size, size), w, second) for size in (1, 2, 40, 90)]
     """,
+    "frozen weights are the present ones where gradients are recorded": f"""
+        model = {LAYER}; x = tensor(0, 2, 3, 3, 2); ct.accelerate(model, freeze=True); y = thrice(model, x)
+        model.weight.data.mul_(2)
+        y = model(x)
+    """,
+    "changes of weights": "\n".join([
+        "model, x = ct.ConvTranspose2d(8, 8, 4, 2, 1), tensor(0, 1, 8, 6, 6); y = thrice(model, x)",
+        *(f"with torch.no_grad(): {change}\ny = thrice(model, x)" for change in (
+            "model.weight.mul_(2)", "model.bias.add_(1)", "model.weight.data.mul_(2)", "model.bias.data.mul_(2)",
+            "model.to(memory_format=torch.channels_last)", "model.weight.data.mul_(2)",
+            "by_numpy(model.weight, 2)",  # torch counts neither this change nor those of ``data``
+            "model.load_state_dict({name: torch.randn_like(value) for name, value in model.state_dict().items()})",
+            "model.weight = nn.Parameter(tensor(1, 8, 8, 4, 4))", "model.weight.data = tensor(2, 8, 8, 4, 4)",
+            "nn.init.normal_(model.weight)", "model.to(torch.float64).to(torch.float32)",
+        )),
+    ]),
     "the slope of a PReLU": "\n".join([
         "model = nn.Sequential(nn.ConvTranspose2d(4, 6, 4, 2, 1), nn.PReLU()).eval(); x = tensor(0, 2, 4, 5, 5)",
         "ct.accelerate(model)",
@@ -200,11 +226,24 @@ CHANGED = [
     (f"Chain(*{CHAIN}).eval()", "Chain", "forward"),
 ]  # fmt: skip
 PROGRAMS |= {
-    f"{place}.{name} of {model} changes": f"""
+    f"{place}.{name} changes, {'a chain' if 'Tanh' in model else 'a layer'}": f"""
         model = {model}; {BEGIN}
         with doubled({place}, {name!r}), torch.no_grad(): y = model(x)
         y = thrice(model, x)
     """ for model, place, name in CHANGED
+}  # fmt: skip
+
+# Layers in channels last, of which some sizes leave the strides open, with another layer behind, fused or not.
+PROGRAMS |= {
+    f"strides behind {behind}, {channels} channels, size {size}": f"""
+        model = nn.Sequential(nn.ConvTranspose2d(2, {channels}, 1), nn.{behind}).eval().to(memory_format=torch.channels_last)
+        ct.accelerate(model)
+        x = tensor(0, 2, 2, {size}, {size}); twice = [x, torch.stack([*x.movedim(1, -1)]).movedim(-1, 1)]
+        y = [thrice(model, x) for x in twice]
+        model[1].register_forward_hook(lambda *a: None)
+        y = [thrice(model, x) for x in twice]
+    """ for channels, size in ((1, 4), (3, 1), (1, 1), (3, 4))
+    for behind in (f"BatchNorm2d({channels})", "ReLU()", "Hardswish()", "GELU()")
 }  # fmt: skip
 
 # Norms of weights, which compute the weights at each call.
@@ -222,7 +261,7 @@ PROGRAMS |= {
         y = thrice(model, x)
         with torch.no_grad(): y = [func_call(model, x), model(x), model(x)]
         model.to("meta")
-        y = model(x.to("meta"))
+        with torch.no_grad(): y = model(x.to("meta"))
     """
     for name, norm in (
         ("weight norm", "weight_norm"), ("spectral norm", "spectral_norm"), ("old weight norm", "old_weight_norm"),
