@@ -15,12 +15,13 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
+from fuzz import memory as walls
 from hypothesis import strategies as st
 
 import convt
@@ -105,9 +106,10 @@ def pretend(isa=None, **changes):
 
 
 # Machines whose caches hold nothing: outputs are written in order, or by non-temporal stores.
+NON_TEMPORAL = dict.fromkeys(("non_temporal", "direct_non_temporal", "amx_non_temporal", "depthwise_non_temporal"), 0)
 NO_CACHES = (
     {"l2": 0, "l3": 0, "depthwise_non_temporal": 80 << 20},
-    {"l2": 0, "l3": 0, "depthwise_non_temporal": 0, "depthwise_ordered": 0},
+    {"l2": 0, "l3": 0, "depthwise_ordered": 0, "ordinary_stores": False, **NON_TEMPORAL},
 )
 
 
@@ -138,11 +140,17 @@ def _scatter(x_shape, x_bytes, w_shape, w_bytes, strides, dilations):
     natural = [s * (n - 1) + (k - 1) * d + 1 for n, k, s, d in zip(in_sizes, kernel, strides, dilations, strict=True)]
     y = np.zeros((x.shape[0], *(max(n, 0) for n in natural), w.shape[0], w.shape[2]))
     if x.size and w.size:
+        # Channels without NaN and infinity take a matrix product, which may leave out products with zero.
+        finite = np.isfinite(x).all(tuple(range(x.ndim - 1))) & np.isfinite(w).all((0, *range(2, w.ndim)))
+        (rows, w), (others, other_w) = ((x[..., which], w[:, which]) for which in (finite, ~finite))
+        rows = np.moveaxis(rows, -2, 0).reshape(w.shape[0], math.prod(x.shape[:-2]), w.shape[1])  # (G, pixels, channels)
         for tap in itertools.product(*map(range, kernel)):
             at = tuple(
                 slice(t * d, t * d + s * (n - 1) + 1, s) for t, n, s, d in zip(tap, in_sizes, strides, dilations, strict=True)
             )
-            y[(slice(None), *at)] += np.einsum("...gi,gio->...go", x, w[(..., *tap)])
+            products = np.einsum("...gi,gio->...go", others, other_w[(..., *tap)])
+            products += np.moveaxis(rows @ w[(..., *tap)], 0, 1).reshape(products.shape)
+            y[(slice(None), *at)] += products
     y.flags.writeable = False
     return y
 
@@ -364,6 +372,12 @@ def _field(a):
     return raw["x"], raw
 
 
+def _at_wall(end, a):
+    """Return a view whose end, or beginning, borders on a page without access rights: an access there ends the process."""
+    guarded = walls.Guarded(a.shape, a.dtype, {"end": end})
+    return guarded.view, guarded._bytes
+
+
 # name -> (view with a's shape, the whole buffer)
 MEMORY = {
     "contiguous": lambda a: _within(a, a.shape, ...),  # aligned to a cache line
@@ -376,6 +390,8 @@ MEMORY = {
     "byte off": _bytes_off,
     "field": _field,
 }
+WALLS = ("begins at a wall", "ends at a wall") if sys.platform.startswith("linux") else ()
+MEMORY |= {name: functools.partial(_at_wall, name == "ends at a wall") for name in WALLS}
 INPUT_MEMORY = (*MEMORY, "read-only", "broadcast", "sliding")
 
 
@@ -488,6 +504,22 @@ def cases(draw, rank=None, dtypes=tuple(DTYPES), activations=EXACT_ACTIVATIONS, 
     )
 
 
+def random_case(
+    rng, rank=None, in_sizes=(1, 2, 5, 11), kernel=(1, 2, 3, 4, 6), strides=(1, 1, 2, 3), dilations=(1, 1, 1, 2), **fixed
+):
+    """Return a case that has outputs, from a NumPy generator: windows that cut the first and the last cell, holes, any layout.
+    Axes have the given sizes."""
+    ranks = rank or int(rng.integers(1, 4))
+    pick = lambda *values: tuple(int(v) for v in rng.choice(values, ranks))  # noqa: E731
+    case = Case(
+        batch=int(rng.choice([1, 1, 2, 3])), in_sizes=pick(*in_sizes), kernel=pick(*kernel), strides=pick(*strides),
+        dilations=pick(*dilations), pads_begin=pick(0, 0, 1, 2), pads_end=pick(0, 0, 1, 3), output_padding=pick(0, 0, 2),
+        bias=bool(rng.integers(2)), data_format=str(rng.choice(DATA_FORMATS)), filter_format=str(rng.choice(FILTER_FORMATS)),
+        seed=int(rng.integers(1 << 16)), **fixed,
+    )  # fmt: skip
+    return case if min(case.windows[1]) >= 1 else random_case(rng, rank, in_sizes, kernel, strides, dilations, **fixed)
+
+
 # Samples for tests about something other than geometry. They are large enough for several threads.
 SAMPLES = {
     "dense": Case(
@@ -529,6 +561,17 @@ def operator(case, filter, bias=None, **more):
     return convt.ConvTranspose(filter, bias, **{**case.keywords, "backend": "native", **more})
 
 
+def errors(case, *algorithms):
+    """Return the errors of each algorithm on real numbers, in units of the largest sum of the products' magnitudes."""
+    arrays, found = case.arrays(exact=False), []
+    exact, scale = case.expected(*arrays), max(case.expected(*arrays, magnitude=True).max(), 1e-30)
+    for algorithm in algorithms:
+        op = operator(case, *arrays[1:], algorithm=algorithm)
+        assert op.plan(case.data_shape).key == algorithm
+        found.append(np.abs(op(arrays[0]).astype(np.float64) - exact) / scale)
+    return found
+
+
 @contextlib.contextmanager
 def may_refuse():
     """Run a block, which ends early if the algorithm that it asks for does not accept the problem."""
@@ -549,18 +592,73 @@ def on_threads(call, threads=(1, 2, 3)):
     return got
 
 
-def checked_on_threads(case, op, arrays, data=None, threads=(1, 2, 3), **limits):
-    """Check the result of an operator and the memory around it for each number of threads, with plans for a machine with these
-    limits. Return its bytes, which must be the same. ``data`` are the case's in other memory."""
-    results = set()
-    for n in threads:
-        out = Out("contiguous", np.empty(case.out_shape, case.numpy_dtype))
-        with convt.num_threads(n), pretend(**limits):
-            case.check(op(arrays[0] if data is None else data, out.view), *arrays)
-        out.assert_only_elements_written()
-        results.add(out.view.tobytes())
-    (found,) = results
+def checked_on_threads(case, algorithm, arrays, data=None, threads=(1, 2, 3), memory="contiguous", **limits):
+    """Check the results of an algorithm and the ``memory`` around them for each number of threads, with plans for a machine
+    with these limits. Return their bytes, which must be the same, as those of real numbers must. ``data`` are the case's in
+    other memory."""
+    results, real = set(), replace(case, seed=case.seed + 1).arrays(exact=False)[0]
+    with pretend(**limits):
+        op = operator(case, *arrays[1:], algorithm=algorithm)  # in here, because its plans are kept for any machine
+        for n in threads:
+            with convt.num_threads(n):
+                for _ in range(2):  # the second call is a repeated one
+                    out = Out(memory, np.empty(case.out_shape, case.numpy_dtype))
+                    case.check(op(arrays[0] if data is None else data, out.view), *arrays)
+                    out.assert_only_elements_written()
+                results.add((out.view.tobytes(), op(real).tobytes()))
+    ((found, _),) = results
     return found
+
+
+def check_all_ways(case, algorithm, machines=NO_CACHES):
+    """Check an algorithm on one thread and three, in other memory, with data between NaN on one of the machines with these
+    limits, and with NaN or infinity at an edge of data and filter. Results of the same numbers must have the same bits.
+
+    The seed of the case chooses among memories, machines and edges, so cases of a kind should have different ones."""
+    try:
+        rng, arrays = np.random.default_rng(case.seed), case.arrays()
+        memory = rng.choice(["contiguous", *WALLS])
+        found = {checked_on_threads(case, algorithm, arrays, copy_in(memory, arrays[0]), (1, 3), memory)}
+        data = _with_steps(arrays[0], rng) if rng.integers(2) else copy_in(rng.choice(list(MEMORY)), arrays[0])
+        found.add(checked_on_threads(case, algorithm, arrays, data, (2,), rng.choice(list(MEMORY))))
+        limits = machines[rng.integers(len(machines))]
+        found.add(checked_on_threads(case, algorithm, arrays, _between_nan(case, arrays[0], rng), (2,), **limits))
+        assert len(found) == 1
+        case = replace(case, activation=None)
+        data, filter = (_with_bad_number(array, rng) for array in arrays[:2])
+        for values in (data, *arrays[1:]), (arrays[0], filter, arrays[2]):
+            case.check(run(case, *values, algorithm=algorithm), *values)
+    except AssertionError:
+        print(case, algorithm)
+        raise
+
+
+def _with_steps(array, rng):
+    """Return a copy in memory with a step of -1, 1 or 2 elements on each axis."""
+    steps = rng.choice([-1, 1, 1, 1, 2], array.ndim)
+    around = np.full([n * abs(step) for n, step in zip(array.shape, steps, strict=True)], np.nan, array.dtype)
+    view = around[tuple(slice(None, None, step) for step in steps)]
+    view[...] = array
+    return view
+
+
+def _between_nan(case, data, rng):
+    """Return a copy with NaN around each plane, or beside each row of NXC: one pixel or more, between channels, or pixels."""
+    if case.data_format == "NCX":
+        return copy_in("cropped", data)
+    pixels, step, gap = rng.choice([1, 20]), rng.choice([1, 1, 2]), rng.integers(2)
+    channels = data.shape[-1] * step
+    around = np.full((*data.shape[:-2], data.shape[-2] + 2 * pixels, channels + gap), np.nan, data.dtype)
+    view = around[..., pixels:-pixels, :channels:step]
+    view[...] = data
+    return view
+
+
+def _with_bad_number(array, rng):
+    array = copy_in(rng.choice(["contiguous", *WALLS]), array)
+    if array.size:
+        array[tuple(rng.choice([0, n - 1, rng.integers(n)]) for n in array.shape)] = rng.choice([np.nan, np.inf, -np.inf])
+    return array
 
 
 @contextlib.contextmanager
@@ -583,9 +681,15 @@ def meanwhile(work, threads=1):
 
 
 def in_threads(work, threads=8):
-    """Call a function with the number of each thread in as many threads, and return the results."""
+    """Call a function with the number of each thread in as many threads, which start together, and return the results."""
+    start = threading.Barrier(threads)
+
+    def begin(n):
+        start.wait(60)
+        return work(n)
+
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(work, range(threads)))
+        return list(pool.map(begin, range(threads)))
 
 
 @contextlib.contextmanager
@@ -597,15 +701,6 @@ def switching_often(seconds=1e-6):
         yield
     finally:
         sys.setswitchinterval(before)
-
-
-def beside_nan(data, pixels=1, step=1, gap=0):
-    """Return NXC data in rows between NaN pixels. Channels are ``step`` elements apart, pixels ``gap`` elements more."""
-    channels = data.shape[-1] * step
-    around = np.full((*data.shape[:-2], data.shape[-2] + 2 * pixels, channels + gap), np.nan, data.dtype)
-    view = around[..., pixels:-pixels, :channels:step]
-    view[...] = data
-    return view
 
 
 def taken(op, data):
