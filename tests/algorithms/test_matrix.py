@@ -14,24 +14,23 @@ from cases import (
     DATA_FORMATS,
     DTYPES,
     EXACT_ACTIVATIONS,
-    FILTER_FORMATS,
     INPUT_MEMORY,
     ISA_ROWS,
     SAMPLES,
     Case,
-    Out,
     assert_same,
+    check_all_ways,
     child,
     copy_in,
-    filter_in,
+    errors,
     operator,
+    random_case,
     run,
     taken,
     using_isa,
 )
 
 import convt
-from convt._model import machine
 from convt.algorithms import onednn
 
 MATRIX_DTYPES = [dtype for dtype in DTYPES if dtype != "float64"]
@@ -78,42 +77,24 @@ def line(ci=32, co=32, n=40, **more):
 # ---------------------------------------------------------------- exactness
 
 
-def drawn(rng, dtype, rank, ci, co):
-    """Draw a problem with these channels. It is small enough for the definition in float64."""
-    top = {1: 40, 2: 8, 3: 4}[rank]
-    pick = lambda *values: tuple(int(v) for v in rng.choice(values, rank))  # noqa: E731
-    while True:
-        case = Case(
-            dtype=dtype, batch=int(rng.choice([1, 2, 3])), groups=int(rng.choice([1, 1, 1, 2, 3])), ci=ci, co=co,
-            in_sizes=pick(*range(1, top + 1)), kernel=pick(1, 2, 3, 4)[: rank], strides=pick(1, 1, 2, 3),
-            dilations=pick(1, 1, 2), pads_begin=pick(0, 0, 1, 2), pads_end=pick(0, 0, 1, 3), output_padding=pick(0, 0, 2),
-            bias=bool(rng.integers(2)), data_format=str(rng.choice(DATA_FORMATS)),
-            filter_format=str(rng.choice(FILTER_FORMATS)), seed=int(rng.integers(1 << 16)),
-            activation=[*EXACT_ACTIVATIONS[:-1], ("clip", -0.5, 1), *CURVED_ACTIVATIONS][rng.integers(8)],
-        )  # fmt: skip
-        if min(case.out_shape) >= 1:
-            return case
-
-
 @each_dtype
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_as_exact_as_direct(rank, dtype):
-    rng = np.random.default_rng(rank)
-    ratios = []
+    rng, found = np.random.default_rng(rank), []
     for ci, co in itertools.product((1, 16, 31, 32, 33, 48, 96, 300), (1, 8, 17, 32, 33, 100)):
-        case = drawn(rng, dtype, rank, ci, co)
-        data, filter, bias = case.arrays(exact=False)
-        data = copy_in(str(rng.choice(INPUT_MEMORY)), data)
+        sizes = range(1, {1: 41, 2: 9, 3: 5}[rank])
+        groups, kernel = int(rng.choice([1, 1, 1, 2, 3])), (1, 2, 3, 4)
+        case = random_case(rng, rank, sizes, kernel, dtype=dtype, groups=groups, ci=ci, co=co)
+        matrix, direct = errors(case, "direct:amx", "direct:vectors")
+        assert matrix.max() <= 1.5 * direct.max() + MORE[dtype], case
+        found.append([np.sqrt(np.mean(error**2)) for error in (matrix, direct)])
+        case = replace(case, activation=[*EXACT_ACTIVATIONS[:-1], ("clip", -0.5, 1), *CURVED_ACTIVATIONS][rng.integers(8)])
+        data, *weights = case.arrays(exact=False)
+        view = copy_in(str(rng.choice(INPUT_MEMORY)), data)
         with convt.num_threads(int(rng.integers(1, 4))):
-            got, direct = both(case, data, filter, bias)
-        assert got.dtype == case.numpy_dtype and got.shape == case.out_shape
-        exact = case.expected(data, filter, bias)
-        errors = [np.abs(found.astype(np.float64) - exact) for found in (got, direct)]
-        scale = max(1.0, case.expected(data, filter, bias, magnitude=True).max())
-        case.check(got, data, filter, bias, exact=False)
-        assert errors[0].max() <= 1.5 * errors[1].max() + MORE[dtype] * scale, case
-        ratios.append([np.sqrt(np.mean(error**2)) for error in errors])
-    matrix, direct = np.mean(ratios, 0)
+            got = operator(case, *weights, algorithm="direct:amx")(view)
+        case.check(got, view, *weights, exact=False)
+    matrix, direct = np.mean(found, 0)
     assert matrix <= 1.05 * direct
 
 
@@ -164,27 +145,14 @@ def test_parts_hold_every_bit():
 
 
 @each_dtype
-def test_batch_of_nothing(dtype):
-    case = replace(SAMPLES["dense"], dtype=dtype, batch=0)
-    got = run(case, *case.arrays(), algorithm="direct:amx")
-    assert got.shape == case.out_shape and got.size == 0
-    for empty in (replace(case, batch=2, ci=0), replace(case, batch=2, co=0), replace(case, batch=1, in_sizes=(0, 3))):
-        arrays = empty.arrays()
-        empty.check(run(empty, *arrays, algorithm="direct:amx"), *arrays)
-
-
-@each_dtype
 @pytest.mark.parametrize("activation", EXACT_ACTIVATIONS)
-@pytest.mark.parametrize("memory", ["contiguous", "an element off", "strided", "reversed", "cropped", "byte off", "field"])
-def test_nothing_but_the_result_is_read_or_written(memory, activation, dtype):
+def test_channels_that_fill_tiles_and_others(activation, dtype):
+    """Check panels of whole and partial tiles, and one tap, whose results may be stored late."""
     for co, data_format in ((40, "NXC"), (33, "NXC"), (8, "NXC"), (33, "NCX")):
         case = replace(SAMPLES["dense"], dtype=dtype, co=co, activation=activation, data_format=data_format)
-        data, filter, bias = case.arrays()
-        out = Out(memory, np.zeros(case.out_shape, case.numpy_dtype))
-        op = operator(case, filter, bias, algorithm="direct:amx")
-        assert op(copy_in(memory, data), out=out.view) is out.view
-        case.check(np.array(out.view), data, filter, bias)
-        out.assert_only_elements_written()
+        check_all_ways(case, "direct:amx")
+    for ci, co in ((64, 48), (288, 64)):
+        check_all_ways(line(ci, co, 137, batch=3, activation=activation, dtype=dtype), "direct:amx")
 
 
 # ---------------------------------------------------------------- inputs that direct computes
@@ -208,17 +176,19 @@ OUTSIDE = {  # value of data: whether the matrix unit accepts it
     "-Inf": (-np.inf, False),
 }
 each_value = pytest.mark.parametrize("value", OUTSIDE)
+each_matrix_algorithm = pytest.mark.parametrize("algorithm", ["direct:amx", "scatter:amx"])
 
 
 @each_value
+@each_matrix_algorithm
 @pytest.mark.parametrize("data_format", DATA_FORMATS)
 @pytest.mark.parametrize("place", [0, -1, 1234])
-def test_data_at_its_bounds(place, data_format, value):
+def test_data_at_its_bounds(place, data_format, algorithm, value):
     case = Case(batch=2, ci=40, co=33, in_sizes=(6, 9), kernel=3, strides=(2, 1), pads_begin=(1, 0), data_format=data_format)
     data, filter, bias = case.arrays(exact=False)
     number, fits = OUTSIDE[value]
     data.reshape(-1)[place] = number
-    op, direct = (operator(case, filter, bias, algorithm=name) for name in ("direct:amx", "direct:vectors"))
+    op, direct = (operator(case, filter, bias, algorithm=name) for name in (algorithm, "direct:vectors"))
     assert taken(op, data) is fits
     for threads in (1, 3):
         with convt.num_threads(threads):
@@ -229,29 +199,30 @@ def test_data_at_its_bounds(place, data_format, value):
                 np.testing.assert_array_equal(np.isinf(got), np.isinf(want))
             out = np.full_like(want, -7)
             assert op(data, out=out) is out and out.tobytes() == got.tobytes()
-            assert run(case, data, filter, bias, algorithm="direct:amx").tobytes() == got.tobytes()
+            assert run(case, data, filter, bias, algorithm=algorithm).tobytes() == got.tobytes()
     data.reshape(-1)[place] = 1
     assert taken(op, data)
     assert op(data).tobytes() != direct(data).tobytes()
 
 
 @pytest.mark.parametrize("place", [0, -1, 1234])
+@each_matrix_algorithm
 @each_value
-def test_weights_at_their_bounds(value, place):
+def test_weights_at_their_bounds(value, algorithm, place):
     case = Case(ci=40, co=33, in_sizes=(20,), kernel=4, strides=2)
     data, filter, bias = case.arrays(exact=False)
-    good = run(case, data, filter, bias, algorithm="direct:amx").tobytes()
+    good = run(case, data, filter, bias, algorithm=algorithm).tobytes()
     number, fits = OUTSIDE[value]
     spoilt = filter.copy()
     spoilt.reshape(-1)[place] = number = {BELOW: WEIGHTS_BELOW, -BELOW: -WEIGHTS_BELOW}.get(number, number)
-    op = operator(case, spoilt, bias, algorithm="direct:amx")
+    op = operator(case, spoilt, bias, algorithm=algorithm)
     plan = op.plan(data.shape)
-    assert (plan.key, bool(plan.note)) == (("direct:amx", False) if fits else ("direct:vectors", True))
+    assert (plan.key, bool(plan.note)) == ((algorithm, False) if fits else ("direct:vectors", True))
     want = operator(case, spoilt, bias, algorithm="direct:vectors")(data)
     for _ in range(2):
         assert (op(data).tobytes() == want.tobytes()) is (not fits)
-        assert (run(case, data, spoilt, bias, algorithm="direct:amx").tobytes() == want.tobytes()) is (not fits)
-        assert run(case, data, filter, bias, algorithm="direct:amx").tobytes() == good
+        assert (run(case, data, spoilt, bias, algorithm=algorithm).tobytes() == want.tobytes()) is (not fits)
+        assert run(case, data, filter, bias, algorithm=algorithm).tobytes() == good
     if np.isnan(number):
         assert "NaN" in plan.note
 
@@ -302,95 +273,7 @@ def test_a_denormal_bias_is_kept():
     assert_same(got, np.broadcast_to(bias, got.shape))
 
 
-# ---------------------------------------------------------------- packing
-
-PHASES = {  # out-channels, kernel, stride: vectors with columns of several phases, columns that are not adjacent, cut ones
-    "eight channels": (8, (4, 4), (2, 2)),
-    "five channels": (5, (4, 6), (2, 3)),
-    "one channel": (1, (4, 4), (2, 2)),
-    "one channel, taps left over": (1, (5, 3), (2, 2)),
-    "three phases": (11, (3, 2), (3, 1)),
-    "two vectors": (32, (4, 4), (2, 2)),
-    "many": (100, (3, 3), (1, 2)),
-}
-
-
-@each_dtype
-@pytest.mark.parametrize("ci", [5, 32, 40, 300])
-@pytest.mark.parametrize("phases", PHASES)
-def test_weights_in_every_order(phases, ci, dtype):
-    co, kernel, strides = PHASES[phases]
-    case = Case(
-        dtype=dtype, batch=2, ci=ci, co=co, in_sizes=(5, 4), kernel=kernel, strides=strides, pads_begin=(1, 0), pads_end=(0, 1),
-    )  # fmt: skip
-    data, _, bias = case.arrays()
-    groups_first = np.random.default_rng(1).integers(-3, 4, (1, ci, co, *kernel)).astype(case.numpy_dtype)
-    want = None
-    for filter_format in FILTER_FORMATS:
-        now = replace(case, filter_format=filter_format)
-        filter = filter_in(filter_format, groups_first)
-        for memory in ("contiguous", "fortran", "reversed", "strided", "permuted"):
-            for threads in (1, 3):
-                with convt.num_threads(threads):
-                    view = copy_in(memory, filter)
-                    got = run(now, data, view, bias, algorithm="direct:amx")
-                    packed = operator(now, view, bias, algorithm="direct:amx")
-                    assert packed.plan(data.shape).key == "direct:amx"
-                    assert packed(data).tobytes() == got.tobytes()
-            if want is None:
-                want = got
-                now.check(got, data, filter, bias)
-            assert got.tobytes() == want.tobytes()
-
-
 # ---------------------------------------------------------------- threads, processes, other users of the unit
-
-
-_FORK = """
-import os, sys
-import numpy as np, convt
-from cases import SAMPLES, operator, run
-case = SAMPLES["dense"]
-data, filter, bias = case.arrays()
-op = operator(case, filter, bias, algorithm="direct:amx")
-want = case.expected(data, filter, bias).astype(data.dtype)
-def right():
-    return all((f() == want).all() for f in (lambda: op(data), lambda: run(case, data, filter, bias, algorithm="direct:amx")))
-convt.set_num_threads(int(sys.argv[1]))
-if sys.argv[2] == "used":
-    assert right()
-child = os.fork()
-if child == 0:
-    os._exit(0 if op.plan(data.shape).key == "direct:amx" and right() else 1)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-assert right()
-"""
-
-
-@pytest.mark.parametrize("used", ["used", "unused"])
-@pytest.mark.parametrize("threads", [1, 3])
-def test_a_forked_child_computes(threads, used, isa):
-    code, _, errors = child(_FORK, threads, used, CONVT_ISA=isa)
-    assert code == 0, errors
-
-
-def test_calls_from_many_threads():
-    work = []
-    for dtype, case in itertools.product(MATRIX_DTYPES, SAMPLES.values()):
-        case = replace(case, dtype=dtype)
-        data, filter, bias = case.arrays()
-        op = operator(case, filter, bias, algorithm="direct:amx")
-        work.append((op, data, op(data).tobytes()))
-        case.check(op(data), data, filter, bias)
-    for threads in (1, 2):
-
-        def same(n, threads=threads):
-            op, data, want = work[n % len(work)]
-            with convt.num_threads(threads):
-                return op(data).tobytes() == want
-
-        with ThreadPoolExecutor(6) as pool:
-            assert all(pool.map(same, range(20 * len(work))))
 
 
 @pytest.mark.skipif(not onednn.library.available(), reason="oneDNN is not installed")
@@ -430,23 +313,3 @@ def test_the_process_asks_for_the_unit_once_and_works_without_it(isa):
     for level in (isa, "avx512"):
         assert child(script, CONVT_ISA=level)[:2] == (0, level + "\n")
     assert os.environ.get("CONVT_ISA") in (None, isa)
-
-
-@pytest.mark.parametrize(("batch", "ci", "co", "activation"), [(3, 64, 48, "relu"), (1, 288, 64, "none")])
-def test_results_too_large_for_the_caches_are_sent_off_late(batch, ci, co, activation):
-    """Check results too large for the caches."""
-    rng = np.random.default_rng(0)
-    pixels = machine.current().limits.amx_non_temporal // (4 * (ci + co) * batch) + 37
-    x = rng.standard_normal((batch, pixels, ci), dtype=np.float32)
-    filter = rng.standard_normal((1, ci, co), dtype=np.float32)
-    bias = rng.standard_normal(co, dtype=np.float32)
-    keywords = {"activation": activation, "backend": "native"}
-    names = "direct:amx", "direct:vectors"
-    matrix, direct = (convt.ConvTranspose(filter, bias, algorithm=name, **keywords) for name in names)
-    found = []
-    for threads in (1, 2):
-        with convt.num_threads(threads):
-            found.append(matrix(x))
-    expected = direct(x)
-    np.testing.assert_allclose(found[0], expected, rtol=0, atol=2e-6 * abs(expected).max())
-    assert found[0].tobytes() == found[1].tobytes()
