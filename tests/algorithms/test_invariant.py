@@ -1,10 +1,11 @@
 """Tests of "invariant": a part of a problem has the bits of the whole, for all layers that `direct` or `depthwise` compute."""
 
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import ALL_DTYPES, ISAS, using_isa
+from cases import DTYPES, ISAS, operator, random_case, using_isa
 
 import convt
 from convt._call import api
@@ -16,27 +17,21 @@ def draw(seed):
     """Return (operator, data, axis, axis in the data, begin and end of a part of the outputs) of a random problem."""
     rng = np.random.default_rng(seed)
     pick = lambda *values: values[rng.integers(len(values))]  # noqa: E731
-    rank, depthwise = pick(1, 1, 2, 3), bool(rng.integers(2))
-    if depthwise:
+    groups, ci, co = pick(1, 1, 2), pick(1, 3, 16, 40, 100, 300), pick(1, 2, 5, 16, 40)
+    if rng.integers(2):
         groups, ci, co = pick(1, 2, 8, 16, 33, 64), pick(1, 1, 2, 4), pick(1, 1, 2, 4)
-    else:
-        groups, ci, co = pick(1, 1, 2), pick(1, 3, 16, 40, 100, 300), pick(1, 2, 5, 16, 40)
-    each = lambda low, high: [int(n) for n in rng.integers(low, high, rank)]  # noqa: E731
-    kernel, strides, dilations, sizes = each(1, 11), each(1, 5), each(1, 4), each(1, (60, 9, 4)[rank - 1])
-    data_format, dtype = pick("NXC", "NCX"), pick(*ALL_DTYPES)
-    filter = rng.standard_normal((*kernel, groups * ci, co)).astype(dtype)
+    rank, activation = pick(1, 1, 2, 3), pick(None, "relu", "tanh")
+    sizes = range(1, (60, 9, 4)[rank - 1]), range(1, 11), range(1, 5), range(1, 4)
+    case = random_case(rng, rank, *sizes, dtype=pick(*DTYPES), groups=groups, ci=ci, co=co, activation=activation)
+    case = replace(case, batch=2, pads_begin=(0,) * rank, pads_end=(0,) * rank)
+    data, filter, bias = case.arrays(exact=False)
     if rng.integers(6) == 0:
         filter.flat[rng.integers(filter.size)] = pick(np.nan, np.inf)
-    op = convt.ConvTranspose(
-        filter, rng.standard_normal(groups * co).astype(dtype), strides=strides, dilations=dilations, groups=groups,
-        data_format=data_format, algorithm="invariant", activation=pick(None, "relu", "tanh"),
-    )  # fmt: skip
-    shape = (2, *sizes, groups * ci) if data_format == "NXC" else (2, groups * ci, *sizes)
     axis = int(rng.integers(rank))
-    out = op._attributes.problem(shape).out_sizes[axis]
-    start = int(rng.integers(0, out))
-    place = axis + (1 if data_format == "NXC" else 2)
-    return op, rng.standard_normal(shape).astype(dtype), axis, place, start, int(rng.integers(start + 1, out + 1))
+    out = case.windows[1][axis]
+    start = int(rng.integers(out))
+    op = operator(case, filter, bias, algorithm="invariant")
+    return op, data, axis, axis + (1 if case.data_format == "NXC" else 2), start, int(rng.integers(start + 1, out + 1))
 
 
 def check_part(seed):

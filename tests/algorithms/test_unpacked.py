@@ -1,17 +1,17 @@
 """Tests of weights that come with a call and are not packed: they are reordered first, or multiplied in place."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import ALGORITHMS, DATA_FORMATS, DTYPES, Case, each_dtype, each_isa, may_refuse, operator, pretend, run, using_isa
+from cases import DATA_FORMATS, Case, check_all_ways, each_dtype, each_isa, operator, run, using_isa
 
 import convt
 from convt._call import api
-from convt._model import machine
 from convt._plan import choose, plans
 from convt._run import memory
-from convt.algorithms import reorder, unpacked
+from convt.algorithms import reorder
 
 f32 = np.float32
 
@@ -31,55 +31,18 @@ CASES = {
 each_case = pytest.mark.parametrize("name", CASES)
 
 
-def case_of(name, **changes):
-    case = CASES[name]
-    return Case(**(case.__dict__ | changes))
-
-
 @each_isa
 @each_dtype
 @each_case
 def test_filters_are_multiplied_where_they_lie(name, dtype, isa):
     with using_isa(isa):
         for data_format, filter_format in itertools.product(DATA_FORMATS, ("IOX", "XIO", "GIOX", "OIX")):
-            case = case_of(name, dtype=dtype, data_format=data_format, filter_format=filter_format, activation="relu")
+            case = replace(CASES[name], dtype=dtype, data_format=data_format, filter_format=filter_format, activation="relu")
             arrays = case.arrays()
             for threads in (1, 2, 2):
                 with convt.num_threads(threads):
                     case.check(run(case, *arrays, algorithm="unpacked"), *arrays)
             case.check(operator(case, *arrays[1:], algorithm="unpacked")(arrays[0]), *arrays)
-
-
-@each_dtype
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_filters_in_rows_give_the_bits_of_packed_ones(algorithm, dtype):
-    rng = np.random.default_rng(0)
-    done = 0
-    for ci, co, kernel, groups in (64, 48, (4, 4), 1), (48, 130, (5,), 2), (40, 3, (4, 4), 1), (80, 64, (2, 2), 1):
-        data = rng.standard_normal((2, groups * ci, *(6,) * len(kernel))).astype(DTYPES[dtype][0])
-        filter = rng.standard_normal((groups * ci, co, *kernel)).astype(data.dtype)
-        bias = rng.standard_normal(groups * co).astype(data.dtype)
-        words = {"strides": 2, "groups": groups, "data_format": "NCX", "filter_format": "IOX", "algorithm": algorithm}
-        with may_refuse():
-            want = convt.ConvTranspose(filter, bias, **words)(data)
-            for _ in range(3):
-                assert convt.conv_transpose(data, filter, bias, **words).tobytes() == want.tobytes()
-            done += 1
-    if algorithm in ("direct:vectors", "winograd:vectors") and dtype in ("float32", "float64"):
-        assert done == 4 if algorithm == "direct:vectors" else done >= 2
-
-
-def test_views_are_read_and_written():
-    case = case_of("several chunks", data_format="NCX", filter_format="IOX")
-    data, filter, bias = case.arrays()
-    wide = np.zeros((*data.shape[:3], 2 * data.shape[3]), f32)[..., ::2]
-    wide[...] = data
-    wide_filter = np.zeros((2 * filter.shape[0], *filter.shape[1:]), f32)[::2]
-    wide_filter[...] = filter
-    out = np.empty((*case.out_shape[:2], case.out_shape[2], 2 * case.out_shape[3]), f32)[..., ::2]
-    for view, weights, to in itertools.product((data, wide, data[:, :, ::-1][:, :, ::-1]), (filter, wide_filter), (None, out)):
-        for _ in range(3):
-            case.check(run(case, view, weights, bias, out=to, algorithm="unpacked"), data, filter, bias)
 
 
 def chosen(data_shape, filter, persistent=False, **words):
@@ -108,24 +71,9 @@ def test_how_filters_lie():
     assert reorder.empty_reordered(rows).strides == ordered.strides
 
 
-def test_a_schedule_is_the_same_for_the_same_problem():
-    here = machine.current()
-    op = convt.ConvTranspose(np.zeros((4, 4, 300, 70), f32), strides=2)
-    problem = op._attributes.problem((1, 4, 4, 300))
-    found = [unpacked.STAGES.schedule(problem, here, "vectors", threads, True) for threads in (2, 2, 16)]
-    assert found[0] == found[1] and found[0]._replace(threads=16) == found[2]
-    assert found[0].blocks * found[0].channels >= 70
-    assert unpacked.STAGES.least(problem, here) <= unpacked.STAGES.cost(found[0], here)
-    large = op._attributes.problem((1, 40, 40, 300))
-    assert unpacked.STAGES.schedule(large, here, "vectors", 2, True) is None
-    assert unpacked.STAGES.least(large, here) == np.inf
-
-
-def test_without_caches():
-    case = case_of("several chunks", data_format="NCX", filter_format="IOX")
-    arrays = case.arrays()
-    with pretend(l2=1 << 12):
-        case.check(operator(case, *arrays[1:], algorithm="unpacked")(arrays[0]), *arrays)
+@each_case
+def test_other_memory_and_other_machines(name):
+    check_all_ways(replace(CASES[name], data_format="NCX", filter_format="IOX"), "unpacked")
 
 
 def test_memory_of_filters_in_order_is_kept_for_the_next_call():

@@ -2,18 +2,17 @@
 
 import pickle
 import re
-import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import ALL_DTYPES, ISAS, using_isa
+from cases import DTYPES, ISAS, in_threads, operator, random_case, using_isa
 
 import convt
 from convt._call import steps
 from convt._model import machine
 from convt._run import config
 
-DTYPES = (np.float32, *ALL_DTYPES)
 ACTIVATIONS = (None, None, "relu", ("leaky_relu", 0.25), "tanh", "gelu", ("clip", -1, 1.5), "swish")
 
 
@@ -21,37 +20,29 @@ def draw(seed):
     """Return (operator, whole data, streamed axis, axis in the data, trim) of a random problem with a valid output."""
     rng = np.random.default_rng(seed)
     pick = lambda *values: values[rng.integers(len(values))]  # noqa: E731
-    rank = pick(1, 1, 1, 2, 3)
-    each = lambda low, high: tuple(int(n) for n in rng.integers(low, high, rank))  # noqa: E731
+    rank, mode = pick(1, 1, 1, 2, 3), pick("none", "pads", "pads", "more", "same_upper", "same_lower", "valid")
     groups, ci, co = pick(1, 1, 1, 2, 5), pick(1, 2, 3, 16, 40, 130, 300), pick(1, 1, 2, 5, 16, 40)
     if rng.integers(6) == 0:
         groups, ci, co = pick(8, 33, 64), pick(1, 1, 2), 1
-    kernel, strides, dilations = each(1, 8), each(1, 6), each(1, 4)
-    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-    keywords = dict(strides=strides, dilations=dilations, groups=groups, activation=pick(*ACTIVATIONS))
-    mode = pick("none", "pads", "pads", "more", "same_upper", "same_lower", "valid")
+    sizes = range(1, (20, 8, 5)[rank - 1]), range(1, 8), range(1, 6), range(1, 4)
+    dtype, activation = pick("float32", *DTYPES), pick(*ACTIVATIONS)
+    case = random_case(rng, rank, *sizes, dtype=dtype, groups=groups, ci=ci, co=co, activation=activation)
+    axis, trim, none = int(rng.integers(rank)), pick(None, None, None, "right"), (0,) * rank
+    sizes = (*case.in_sizes[:axis], int(rng.integers(1, (60, 14, 9)[rank - 1])), *case.in_sizes[axis + 1 :])
+    more = tuple(int(n) for n in rng.integers(0, 5, rank))
+    case = replace(case, in_sizes=sizes, output_padding=none if mode == "pads" else more)
     if mode in ("pads", "more"):
-        keywords["pads_begin"] = tuple(int(rng.integers(0, n + 1)) for n in reach)
-        keywords["pads_end"] = tuple(int(rng.integers(0, n + 1)) for n in reach)
-    elif mode != "none":
-        keywords["auto_pad"] = mode
-    if mode != "pads":
-        keywords["output_padding"] = each(0, 5)
-    dtype, data_format = pick(*DTYPES), pick("NXC", "NCX")
-    filter = rng.standard_normal((*kernel, groups * ci, co)).astype(dtype)
-    if rng.integers(8) == 0:
-        filter.flat[rng.integers(filter.size)] = pick(np.nan, np.inf)
-    bias = rng.standard_normal(groups * co).astype(dtype) if rng.integers(2) else None
-    op = convt.ConvTranspose(filter, bias, algorithm="invariant", data_format=data_format, **keywords)
-    axis, trim = int(rng.integers(rank)), pick(None, None, None, "right")
-    sizes = [int(rng.integers(1, (20, 8, 5)[rank - 1])) for _ in range(rank)]
-    sizes[axis] = int(rng.integers(1, (60, 14, 9)[rank - 1]))
-    batch = pick(1, 1, 2, 3)
-    shape = (batch, *sizes, groups * ci) if data_format == "NXC" else (batch, groups * ci, *sizes)
-    data = rng.standard_normal(shape).astype(dtype)
-    if rng.integers(8) == 0:
-        data.flat[rng.integers(data.size)] = pick(np.nan, -np.inf)
-    return op, data, axis, axis + (1 if data_format == "NXC" else 2), trim, rng
+        reach = [(k - 1) * d + 1 for k, d in zip(case.kernel, case.dilations, strict=True)]
+        begin, end = (tuple(int(rng.integers(n + 1)) for n in reach) for _ in range(2))
+        case = replace(case, pads_begin=begin, pads_end=end)
+    else:
+        case = replace(case, pads_begin=none, pads_end=none, auto_pad=None if mode == "none" else mode)
+    data, filter, bias = case.arrays(exact=False)
+    for array in (data, filter):
+        if rng.integers(8) == 0:
+            array.flat[rng.integers(array.size)] = pick(np.nan, np.inf, -np.inf)
+    op = operator(case, filter, bias, algorithm="invariant", backend="auto")
+    return op, data, axis, axis + (1 if case.data_format == "NXC" else 2), trim, rng
 
 
 def whole_of(op, data, axis, place, trim):
@@ -329,15 +320,8 @@ def test_threads_and_views_and_other_arrays():
     assert bits(run(op.stream(3), strided, 100)) == bits(want)
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     assert bits(run(op.stream(3), torch.from_numpy(x), 100)) == bits(want)
-    made = {}
-
-    def work(n):
-        made[n] = run(op.stream(3), x, *[1 + n] * 9)
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    [t.start() for t in threads]
-    [t.join() for t in threads]
-    assert {bits(y) for y in made.values()} == {bits(want)}
+    made = in_threads(lambda n: run(op.stream(3), x, *[1 + n] * 9), 4)
+    assert {bits(y) for y in made} == {bits(want)}
 
 
 def test_no_input_at_all():
