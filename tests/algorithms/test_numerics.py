@@ -142,9 +142,6 @@ def spoil(array, places, values):
     return array
 
 
-_BAD = st.sampled_from([np.nan, np.inf, -np.inf])
-
-
 @each_isa
 @each_dtype
 @pytest.mark.parametrize("memory", ["contiguous", "fortran", "permuted", "reversed", "strided", "cropped"])
@@ -162,21 +159,6 @@ def test_one_bad_element_is_seen_wherever_it_is(memory, dtype, isa):
                     a[place] = bad
                     assert not _core.finite(dtype, a, threads), (place, bad)
                 a[place] = largest
-
-
-@pytest.mark.parametrize("which", ["data", "filter", "bias", "all"])
-@settings(max_examples=200)
-@given(
-    case=cases(), algorithm=st.sampled_from(["auto", *ALGORITHMS]), isa=st.sampled_from(ISAS),
-    places=st.lists(st.integers(0, 2**20), min_size=1, max_size=3), values=st.lists(_BAD, min_size=3, max_size=3),
-)  # fmt: skip
-def test_nan_and_inf_reach_exactly_the_outputs_whose_sums_contain_them(which, case, algorithm, isa, places, values):
-    arrays = dict(zip(("data", "filter", "bias"), case.arrays(), strict=True))
-    for name, array in arrays.items():
-        if which in (name, "all"):
-            spoil(array, places, values)
-    with using_isa(isa), may_refuse():
-        case.check(run(case, *arrays.values(), algorithm=algorithm), *arrays.values())
 
 
 # ---------------------------------------------------------------- zeros and denormals
@@ -388,12 +370,13 @@ def one_that_does(case, algorithm):
 
 
 @pytest.mark.parametrize("which", ["data", "filter", "bias", "all"])
-@settings(max_examples=40)
+@settings(max_examples=240)
 @given(
-    case=cases(dtypes=("float32", "bfloat16")), choice=st.sampled_from(CHOICES), isa=st.sampled_from(ISAS),
-    places=st.lists(st.integers(0, 2**20), min_size=1, max_size=3), values=st.lists(_BAD, min_size=3, max_size=3),
+    case=cases(), choice=st.sampled_from([("auto", None), *((name, None) for name in ALGORITHMS), *CHOICES]),
+    isa=st.sampled_from(ISAS), places=st.lists(st.integers(0, 2**20), min_size=1, max_size=3),
+    values=st.lists(st.sampled_from([np.nan, np.inf, -np.inf]), min_size=3, max_size=3),
 )  # fmt: skip
-def test_nan_and_inf_reach_exactly_the_same_outputs_at_less_precision(which, case, choice, isa, places, values):
+def test_nan_and_inf_reach_exactly_the_outputs_whose_sums_contain_them(which, case, choice, isa, places, values):
     algorithm, precision = choice
     case = one_that_does(case, algorithm)
     arrays = dict(zip(("data", "filter", "bias"), case.arrays(), strict=True))
@@ -401,8 +384,11 @@ def test_nan_and_inf_reach_exactly_the_same_outputs_at_less_precision(which, cas
         if which in (name, "all"):
             spoil(array, places, values)
     with using_isa(isa), may_refuse():
-        results = every_way(case, *arrays.values(), algorithm=algorithm, precision=precision)
-        assert_like_the_sum(case, results, *arrays.values(), tolerance=2e-2)
+        if choice in CHOICES:
+            results = every_way(case, *arrays.values(), algorithm=algorithm, precision=precision)
+            assert_like_the_sum(case, results, *arrays.values(), tolerance=2e-2)
+        else:
+            case.check(run(case, *arrays.values(), algorithm=algorithm), *arrays.values())
 
 
 # Long kernels for winograd, and kernels as long as the stride, with enough channels for every unit.
@@ -433,8 +419,6 @@ def test_bad_values_stay_where_they_are_at_less_precision(case, algorithm, preci
 
 
 _MAX = float(np.finfo(np.float32).max)
-
-
 _RANGES = ((1e-40, 1), (1, 1e-40), (2.0**-70, 2.0**-70), (2.0**-30, 2.0**-100), (2.0**100, 2.0**-80), (_MAX, 2.0**-12))
 
 

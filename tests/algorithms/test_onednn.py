@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -20,8 +21,9 @@ from cases import (
     DTYPES,
     EXACT_ACTIVATIONS,
     INPUT_MEMORY,
+    MEMORY,
     ROOT,
-    SAMPLES,
+    Case,
     Out,
     cases,
     child,
@@ -29,9 +31,10 @@ from cases import (
     in_threads,
     matrix_unit,
     needs_checkout,
+    operator,
     run,
 )
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import convt
@@ -46,15 +49,6 @@ HERE = library.available()
 needs_onednn = pytest.mark.skipif(not HERE, reason=f"oneDNN {library.describe()}")
 
 
-def onednn(case, data, filter, bias, **more):
-    """Run a one-shot call on oneDNN. Reject the example if oneDNN refuses it with a reason."""
-    try:
-        return run(case, data, filter, bias, backend="onednn", **more)
-    except convt.BackendUnavailableError as error:
-        assert re.search(r"oneDNN|can't do this problem", str(error)) and "wanted" in str(error)
-        assume(False)
-
-
 def python(code, **environment):
     """Run code in a process of its own and return its standard output."""
     status, out, errors = child(textwrap.dedent(code), timeout=300, **environment)
@@ -66,17 +60,23 @@ def python(code, **environment):
 
 
 @needs_onednn
-@given(cases(activations=EXACT_ACTIVATIONS))
-def test_agrees_with_the_definition(case):
-    arrays = case.arrays()
-    case.check(onednn(case, *arrays), *arrays)
-
-
-@needs_onednn
-@given(cases(activations=CURVED_ACTIVATIONS))
-def test_agrees_with_the_definition_on_curved_activations(case):
-    arrays = case.arrays(exact=False)
-    case.check(onednn(case, *arrays), *arrays, exact=False)
+@given(
+    cases(activations=(*EXACT_ACTIVATIONS, *CURVED_ACTIVATIONS)),
+    st.tuples(*[st.sampled_from(["contiguous", *INPUT_MEMORY])] * 2, st.sampled_from(["contiguous", *MEMORY])),
+)
+@settings(max_examples=300)
+def test_agrees_with_the_definition_in_any_memory(case, memory):
+    data, filter, bias = case.arrays(exact=case.activation in EXACT_ACTIVATIONS)
+    data, filter = copy_in(memory[0], data), copy_in(memory[1], filter)
+    out = Out(memory[2], np.zeros(case.out_shape, case.numpy_dtype))
+    try:
+        run(case, data, filter, bias, backend="onednn", out=out.view)
+    except convt.BackendUnavailableError as error:
+        assert re.search(r"oneDNN|can't do this problem", str(error)) and "wanted" in str(error)
+        out.assert_untouched()
+        assume(False)
+    case.check(np.array(out.view), data, filter, bias, exact=case.activation in EXACT_ACTIVATIONS)
+    out.assert_only_elements_written()
 
 
 def needs_dtype(dtype):
@@ -93,40 +93,15 @@ def needs_dtype(dtype):
 @pytest.mark.parametrize(("sizes", "ci"), [((9,), 2048), ((4, 3), 1024), ((3, 3, 2), 512)], ids=["1d", "2d", "3d"])
 def test_bias_and_activation_are_applied_once_where_the_depth_is_large(sizes, ci, dtype, bias, activation):
     """Check depths for which oneDNN divides the taps into blocks. Whole numbers make any sum exact."""
-    rng = np.random.default_rng(0)
-    dtype, rank, co = DTYPES[dtype][0], len(sizes), 64
     needs_dtype(dtype)
-    data = rng.integers(-2, 3, (1, *sizes, ci)).astype(dtype)
-    filter = rng.integers(-2, 3, (*[4] * rank, ci, co)).astype(dtype)
-    bias = rng.integers(-200, 201, co).astype(dtype) if bias else None
-    keywords = dict(strides=2, pads_begin=1, pads_end=1, activation=activation)
-    want = convt.conv_transpose(data, filter, bias, backend="reference", **keywords)
-    op = convt.ConvTranspose(filter, bias, backend="onednn", **keywords)
-    for got in (op(data), op(data), convt.conv_transpose(data, filter, bias, backend="onednn", **keywords)):
-        np.testing.assert_array_equal(got.astype(np.float32), want.astype(np.float32))
-
-
-@needs_onednn
-@given(cases(), st.sampled_from(INPUT_MEMORY), st.sampled_from(INPUT_MEMORY))
-def test_inputs_in_any_memory(case, data_memory, filter_memory):
-    data, filter, bias = case.arrays()
-    data, filter = copy_in(data_memory, data), copy_in(filter_memory, filter)
-    case.check(onednn(case, data, filter, bias), data, filter, bias)
-
-
-@needs_onednn
-@pytest.mark.parametrize("memory", ["contiguous", "strided", "cropped", "reversed", "permuted"])
-@pytest.mark.parametrize("case", SAMPLES.values(), ids=SAMPLES)
-def test_out_in_any_memory(case, memory):
+    case = Case(
+        dtype=dtype, ci=ci, co=64, in_sizes=sizes, kernel=4, strides=2, pads_begin=1, pads_end=1, bias=bias,
+        activation=activation,
+    )  # fmt: skip
     arrays = case.arrays()
-    out = Out(memory, np.zeros(case.out_shape, case.numpy_dtype))
-    try:
-        run(case, *arrays, backend="onednn", out=out.view)
-    except convt.BackendUnavailableError:
-        out.assert_untouched()
-        return
-    case.check(out.view, *arrays)
-    out.assert_only_elements_written()
+    op = operator(case, *arrays[1:], backend="onednn")
+    for got in (op(arrays[0]), op(arrays[0]), run(case, *arrays, backend="onednn")):
+        case.check(got, *arrays)
 
 
 @needs_onednn
@@ -137,7 +112,10 @@ def test_nan_and_infinity_stay_in_place_or_are_refused(case, seed, in_filter):
     assume(place.size)
     rng = np.random.default_rng(seed)
     place[tuple(rng.integers(0, n) for n in place.shape)] = rng.choice([np.nan, np.inf, -np.inf])
-    got, want = onednn(case, data, filter, bias), case.expected(data, filter, bias)
+    try:
+        got, want = run(case, data, filter, bias, backend="onednn"), case.expected(data, filter, bias)
+    except convt.BackendUnavailableError:
+        assume(False)
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
     np.testing.assert_array_equal(np.isinf(got), np.isinf(want))
 
@@ -193,21 +171,21 @@ def test_refuses_with_a_reason(case, reason):
 @pytest.mark.parametrize("data_format", ["NXC", "NCX"])
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if d != "float64"])
 def test_operator(dtype, data_format):
-    rng = np.random.default_rng(0)
-    dtype, tolerance = DTYPES[dtype]
-    filter = rng.uniform(-1, 1, (4, 4, 32, 24)).astype(dtype)
-    keywords = dict(strides=2, pads_begin=1, pads_end=1, data_format=data_format)
-    op = convt.ConvTranspose(filter, backend="onednn", **keywords)
+    case = Case(
+        dtype=dtype, batch=2, ci=32, co=24, in_sizes=(5, 5), kernel=4, strides=2, pads_begin=1, pads_end=1,
+        data_format=data_format,
+    )  # fmt: skip
+    _, filter, bias = case.arrays(exact=False)
+    op = operator(case, filter, bias, backend="onednn")
     needs_dtype(dtype)
-    native = convt.ConvTranspose(filter, backend="native", **keywords)
     copy = pickle.loads(pickle.dumps(op))
     for size in (5, 6, 5):
-        data = rng.uniform(-1, 1, (2, size, size, 32) if data_format == "NXC" else (2, 32, size, size)).astype(dtype)
+        now = replace(case, in_sizes=(size, size))
+        data = now.arrays(exact=False)[0]
         got = op(data)
-        want = native(data).astype(np.float64)
-        assert np.abs(got.astype(np.float64) - want).max() <= tolerance * np.abs(want).max()
+        now.check(got, data, filter, bias, exact=False)
         np.testing.assert_array_equal(copy(data), got)
-        np.testing.assert_array_equal(convt.conv_transpose(data, filter, backend="onednn", **keywords), got)
+        np.testing.assert_array_equal(run(now, data, filter, bias, backend="onednn"), got)
     plan = op.plan(data.shape)
     assert plan.backend == "onednn" and plan.algorithm and plan.packed_bytes >= filter.nbytes
     assert plan.isa == library.opened()["isa"]
@@ -310,13 +288,16 @@ def test_a_forked_child_computes():
     )
 
 
-def test_importing_convt_does_not_open_the_library():
+def test_only_calls_that_name_it_open_the_library():
     python(
         """
-    import convt
-    assert "libdnnl" not in open("/proc/self/maps").read()
-    convt.conv_transpose(*[__import__("numpy").ones(s, "f") for s in [(1, 3, 2), (2, 2, 2)]], backend="native")
-    assert "libdnnl" not in open("/proc/self/maps").read()
+    import numpy as np, convt, ml_dtypes
+    opened = lambda: "libdnnl" in open("/proc/self/maps").read()
+    assert not opened()
+    data, filter = np.ones((1, 40, 40, 64), ml_dtypes.bfloat16), np.ones((2, 2, 64, 64), ml_dtypes.bfloat16)
+    convt.ConvTranspose(filter, strides=2, backend="native")(data)
+    convt.conv_transpose(data, filter, strides=2)  # auto, but for one call
+    assert not opened()
     """
     )
 
@@ -361,12 +342,8 @@ def test_without_the_wheel():
 def errors_with(path):
     lines = python(MISSING, CONVT_ONEDNN_LIB=str(path)).splitlines()
     assert len(lines) == 3 and lines[0] == lines[1] and lines[2] == f"not available: {lines[0]}"
-    assert lines[0].startswith("CONVT_ONEDNN_LIB: ") and 'pip install onednn-cpu-gomp' in lines[0]
+    assert lines[0].startswith("CONVT_ONEDNN_LIB: ") and "pip install onednn-cpu-gomp" in lines[0]
     return lines[0]
-
-
-def test_missing_file(tmp_path):
-    assert "No such file" in errors_with(tmp_path / "libdnnl.so.3")
 
 
 def test_the_error_of_a_missing_library_keeps_no_array_of_its_callers(tmp_path):
@@ -385,12 +362,16 @@ def test_the_error_of_a_missing_library_keeps_no_array_of_its_callers(tmp_path):
     assert python(code, CONVT_ONEDNN_LIB=str(tmp_path / "libdnnl.so.3")).split() == ["[True,", "True]"]
 
 
-def test_a_file_that_is_no_library(tmp_path):
+@pytest.mark.parametrize(
+    ("contents", "why"),
+    [(None, "No such file"), (b"not a library" * 99, "invalid ELF header"), (b"", "too short")],
+    ids=["missing", "text", "empty"],
+)
+def test_a_file_that_is_no_library(contents, why, tmp_path):
     path = tmp_path / "libdnnl.so.3"
-    path.write_bytes(b"not a library" * 99)
-    assert "invalid ELF header" in errors_with(path)
-    path.write_bytes(b"")
-    assert "too short" in errors_with(path)
+    if contents is not None:
+        path.write_bytes(contents)
+    assert why in errors_with(path)
 
 
 def damaged(how):
@@ -454,18 +435,6 @@ def test_a_wrong_library(tmp_path, source, words):
 
 
 # ---------------------------------------------------------------- choosing
-
-
-def test_native_and_reference_never_open_it():
-    python(
-        """
-    import numpy as np, convt, ml_dtypes
-    data, filter = np.ones((1, 40, 40, 64), ml_dtypes.bfloat16), np.ones((2, 2, 64, 64), ml_dtypes.bfloat16)
-    convt.ConvTranspose(filter, strides=2, backend="native")(data)
-    convt.conv_transpose(data, filter, strides=2)  # auto, but for one call
-    assert "libdnnl" not in open("/proc/self/maps").read()
-    """
-    )
 
 
 @needs_onednn
