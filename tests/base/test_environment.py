@@ -51,13 +51,6 @@ def test_the_package_refuses_them(name):
     assert code == 1 and re.search(rf"ValueError: {name}: got 'nothing', wanted .+\n$", errors), errors
 
 
-@pytest.mark.parametrize("text, lines", [("0", 0), ("", 0), ("1", 1)])
-def test_verbose_is_0_or_1(text, lines):
-    script = "import numpy as np, convt; convt.conv_transpose(np.ones((1, 9, 2)), np.ones((3, 2, 2)))"
-    code, _, errors = child(script, CONVT_VERBOSE=text)
-    assert code == 0 and len(errors.splitlines()) == lines
-
-
 @needs_checkout
 @pytest.mark.skipif(importlib.util.find_spec("Cython") is None, reason="Cython is not installed")
 @pytest.mark.parametrize("name", ["CONVT_BUILD_ISAS", "CONVT_COVERAGE_BUILD", "CONVT_EMULATED_BUILD"])

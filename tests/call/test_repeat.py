@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import DTYPES, SAMPLES, child, in_threads, operator, run, switching_often
+from cases import DTYPES, SAMPLES, Case, child, copy_in, in_threads, operator, run, switching_often
 
 import convt
 from convt._call import api
@@ -48,28 +48,17 @@ def test_weights_are_those_of_the_call_when_shapes_alternate():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 @pytest.mark.parametrize("groups, ci, co", [(32, 1, 1), (8, 1, 4), (1, 4, 32), (16, 2, 2), (24, 1, 1), (8, 2, 4)])
-@pytest.mark.parametrize("lies", ["in order", "out first", "backwards", "every other", "off a line"])
-def test_lanes_that_lie_ready_are_read_where_they_are(dtype, groups, ci, co, lies):
-    """A depthwise filter in XIO, which may need no packing, is read in place and that each call has its own values."""
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((2, 5, 4, groups * ci)).astype(dtype)
-    w = rng.standard_normal((3, 2, groups * ci, 2 * co if lies == "every other" else co)).astype(dtype)
-    b = rng.standard_normal(groups * co).astype(dtype)
-    if lies == "out first":
-        w = np.moveaxis(np.ascontiguousarray(np.moveaxis(w, -1, 0)), 0, -1)
-    elif lies == "backwards":
-        w = w[::-1, :, :, ::-1]
-    elif lies == "every other":
-        w = w[..., ::2]
-    elif lies == "off a line":
-        w = np.concatenate([np.zeros(3, dtype), w.ravel()])[3:].reshape(w.shape)
+@pytest.mark.parametrize("memory", ["contiguous", "fortran", "reversed", "strided", "an element off"])
+def test_lanes_that_lie_ready_are_read_where_they_are(dtype, groups, ci, co, memory):
+    """Check that a depthwise filter in XIO, which may need no packing, is read in place, so that each call has its values."""
     for keywords in ({}, {"strides": (2, 1)}, {"strides": (1, 2)}, {"dilations": 2}):
-        keywords |= {"groups": groups, "algorithm": "depthwise"}
-        for bias in (None, b, None):
-            for _ in range(3):
-                w *= -1
-                wanted = convt.ConvTranspose(w, bias, **keywords)(x)
-                assert convt.conv_transpose(x, w, bias, **keywords).tobytes() == wanted.tobytes()
+        case = Case(dtype=dtype, batch=2, groups=groups, ci=ci, co=co, in_sizes=(5, 4), kernel=(3, 2), **keywords)
+        data, filter, some = case.arrays(exact=False)
+        filter = copy_in(memory, filter)
+        for bias, _ in itertools.product((None, some, None), range(3)):
+            filter *= -1
+            wanted = operator(case, filter, bias, algorithm="depthwise")(data)
+            assert run(case, data, filter, bias, algorithm="depthwise").tobytes() == wanted.tobytes()
 
 
 def test_a_16_bit_filter_whose_elements_share_memory():
@@ -310,32 +299,22 @@ def test_out_over_an_input_is_refused_after_a_good_call():
 
 @pytest.mark.parametrize("data_format", ["NXC", "NCX"])
 @pytest.mark.parametrize("algorithm", ["auto", "direct", "scatter", "depthwise"])
-@pytest.mark.parametrize("kernel, keywords", [((1, 1), {"strides": 2}), ((2, 3), {"strides": (3, 2), "groups": 2})])
-def test_what_no_product_reaches_is_filled_each_time(kernel, keywords, algorithm, data_format, monkeypatch):
+@pytest.mark.parametrize("shape", [{"kernel": 1, "strides": 2}, {"kernel": (2, 3), "strides": (3, 2), "groups": 2}], ids=str)
+def test_what_no_product_reaches_is_filled_each_time(shape, algorithm, data_format, monkeypatch):
     """Check a stride larger than the kernel: repeated calls make no new checks or plans, and each fills the holes with its own
     bias."""
-    rng = np.random.default_rng(3)
-    groups = keywords.get("groups", 1)
-    x, w = rng.standard_normal((2, 4, 5, 4 * groups), f32), rng.standard_normal((*kernel, 4 * groups, 6), f32)
-    x = x if data_format == "NXC" else np.ascontiguousarray(np.moveaxis(x, -1, 1))
-    keywords = {**keywords, "data_format": data_format, "activation": "sigmoid"}
-    for bias in (None, *rng.standard_normal((2, 6 * groups), f32)):
-        op = convt.ConvTranspose(w, bias, algorithm=algorithm, **keywords)
-        wanted = convt.ConvTranspose(w, bias, backend="reference", **keywords)(x)
-        out = np.empty_like(wanted)
-        for _ in range(3):
-            for call in (op, lambda x, out: convt.conv_transpose(x, w, bias, algorithm=algorithm, out=out, **keywords)):  # noqa: B023
-                out[...] = np.nan
-                np.testing.assert_allclose(call(x, out=out), wanted, rtol=1e-5, atol=1e-5)
+    case = Case(batch=2, ci=4, co=6, in_sizes=(4, 5), data_format=data_format, activation="sigmoid", **shape)
+    data, filter, some = case.arrays(exact=False)
+    for bias in (None, some):
+        op, out = operator(case, filter, bias, algorithm=algorithm), np.empty(case.out_shape, f32)
+        for turn in range(3):
+            out[...] = np.nan
+            case.check(op(data, out=out), data, filter, some - turn if bias is not None else None, exact=False)
+            out[...] = np.nan
+            case.check(run(case, data, filter, bias, algorithm=algorithm, out=out), data, filter, bias, exact=False)
             monkeypatch.setattr(api, "execute", None)
             if bias is not None:
                 bias += 1  # for one-shot calls; the operator has its own bias
-                out[...] = np.nan
-                got = convt.conv_transpose(x, w, bias, algorithm=algorithm, out=out, **keywords)
-                other = convt.ConvTranspose(w, bias, backend="reference", **keywords)
-                monkeypatch.undo()
-                np.testing.assert_allclose(got, other(x), rtol=1e-5, atol=1e-5)
-                bias -= 1
         monkeypatch.undo()
 
 

@@ -2,11 +2,9 @@
 results."""
 
 import gc
-import itertools
 import math
 import os
 import re
-import threading
 import time
 from types import SimpleNamespace
 
@@ -57,23 +55,6 @@ def quick(monkeypatch):
     monkeypatch.setattr(_measure, "_preempted", lambda: 0)
     monkeypatch.setattr(_measure, "_disagreement", lambda before, now: "")
     monkeypatch.setattr(choose, "NEAR", math.inf)
-
-
-@pytest.fixture
-def measured(monkeypatch):
-    """Record the candidates of each measurement as a list of lists of names. The candidates win in turns."""
-    seen, turn = [], itertools.count()
-
-    def measure(runs):
-        times = {name: 0.5 if run() is not False else math.inf for name, run in runs.items()}
-        able = [name for name, seconds in times.items() if seconds < 1]
-        times[able[next(turn) % len(able)]] = 0.25
-        seen.append(list(runs))
-        return times
-
-    monkeypatch.setattr(_measure, "measure", measure)
-    monkeypatch.setattr(choose, "NEAR", math.inf)
-    return seen
 
 
 # ---------------------------------------------------------------- results
@@ -172,6 +153,7 @@ def test_the_winner_is_what_runs_and_the_plan_says_so(measured):
 
 
 def test_the_losers_leave_no_weights(measured):
+    convt.set_packed_weights_limit(math.inf)
     filter = np.ones((4, 4, 8, 8), np.float32)
     op = tuned(filter)
     for n in range(3, 3 + len(WAYS)):
@@ -264,11 +246,10 @@ def test_python_threads_measure_one_at_a_time_and_once(measured, monkeypatch):
         return inner(runs)
 
     monkeypatch.setattr(_measure, "measure", measure)
-    ops, start = [tuned(), tuned()], threading.Barrier(8)
+    ops = [tuned(), tuned()]
     want = {n: convt.conv_transpose(data(n), FILTER, strides=2, backend="reference") for n in (3, 4, 5)}
 
     def work(first):
-        start.wait()
         for n in range(30):
             size = 3 + (first + n) % 3
             np.testing.assert_array_equal(ops[first % 2](data(size)), want[size])

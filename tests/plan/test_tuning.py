@@ -3,7 +3,6 @@ that says where."""
 
 import ast
 import json
-import math
 import os
 import re
 import tempfile
@@ -18,29 +17,11 @@ from cases import ROOT, child, in_threads, needs_checkout
 
 import convt
 from convt import _core, tuning
-from convt._plan import choose
-from convt._plan import measure as _measure
 from convt.algorithms import ALGORITHMS, candidates, name_of, onednn
 
 KEYWORDS = {"strides": 2, "backend": "tune"}
 FILTER = np.ones((4, 4, 8, 16), np.float32)
 DATA = np.ones((1, 6, 5, 8), np.float32)
-
-
-@pytest.fixture
-def measured(monkeypatch):
-    """Count measurements, which take no time. The last algorithm in alphabetical order is the fastest."""
-    calls = []
-
-    def measure(runs):
-        calls.append(sorted(runs))
-        for run in runs.values():
-            run()
-        return {name: 1e-3 / (1 + n) for n, name in enumerate(sorted(runs))}
-
-    monkeypatch.setattr(_measure, "measure", measure)
-    monkeypatch.setattr(choose, "NEAR", math.inf)
-    return calls
 
 
 def tuned(path=None, filter=FILTER, data=DATA, **more):

@@ -1,13 +1,15 @@
 """Tests of `convt.config` and of logging: settings count inside their block, for one thread or task, and end with it."""
 
 import asyncio
+import contextvars
 import doctest
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from cases import child
+from cases import child, in_threads
 
 import convt
 from convt._call import api
@@ -69,39 +71,40 @@ def test_repeated_calls_take_what_is_in_force(monkeypatch):
 
 
 def test_other_threads_and_tasks_do_not_see_it():
-    seen = []
+    seen = lambda: (convt.get_num_threads(), convt.config().precision)  # noqa: E731
+    convt.set_num_threads(3)
+
+    async def task(threads, precision):
+        with convt.num_threads(threads), convt.config(precision=precision):
+            await asyncio.sleep(0.01)
+            return seen()
+
+    async def tasks(all):
+        return await asyncio.gather(*(task(*each) for each in all))
+
+    different = [(n, ("high", "medium")[n % 2]) for n in range(1, 9)]
+    assert asyncio.run(tasks(different)) == different
+    with convt.num_threads(2), convt.config(precision="high"), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(contextvars.Context().run, seen).result() == (3, "highest")
+        assert pool.submit(contextvars.copy_context().run, seen).result() == seen() == (2, "high")
+    thread = threading.Thread(target=lambda: found.append(convt.config().precision))
     with convt.config(precision="high"):
-        thread = threading.Thread(target=lambda: seen.append(convt.config().precision))
+        found = []
         thread.start()
         thread.join()
-    assert seen == ["highest"]
-
-    async def task(precision):
-        with convt.config(precision=precision):
-            await asyncio.sleep(0)
-            return convt.config().precision
-
-    async def both():
-        return await asyncio.gather(task("high"), task("medium"))
-
-    assert asyncio.run(both()) == ["high", "medium"]
+    assert found == ["highest"]
 
 
 def test_a_block_may_be_entered_by_many_threads():
-    block, wrong = convt.config(precision="high", verbose=False), []
+    block = convt.config(precision="high", verbose=False)
 
-    def work():
+    def work(_):
         for _ in range(200):
             with block:
-                if convt.config().precision != "high":
-                    wrong.append(1)
+                assert convt.config().precision == "high"
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert not wrong and convt.config().precision == "highest" and _config.verbose_scopes == 0
+    in_threads(work)
+    assert convt.config().precision == "highest" and _config.verbose_scopes == 0
 
 
 @pytest.mark.parametrize(("words", "error", "says"), [

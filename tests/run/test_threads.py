@@ -5,12 +5,11 @@ import itertools
 import sysconfig
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import DTYPES, SAMPLES, child, meanwhile, operator, run, switching_often
+from cases import DTYPES, SAMPLES, child, in_threads, matrix_unit, meanwhile, operator, run, switching_often
 
 import convt
 from convt import _core
@@ -25,20 +24,8 @@ KINDS = {
     "medium": ({}, {"precision": "medium"}),
     "winograd": ({}, {"algorithm": "winograd"}),
     "scatter": ({}, {"algorithm": "scatter"}),
+    **({"amx": ({}, {"algorithm": "direct:amx"})} if matrix_unit() else {}),
 }
-
-
-def at_once(works):
-    """Run callables in threads that start together, and return their results in order."""
-    works = list(works)
-    start = threading.Barrier(len(works))
-
-    def begin(work):
-        start.wait(60)
-        return work()
-
-    with ThreadPoolExecutor(len(works)) as pool:
-        return list(pool.map(begin, works))
 
 
 def prepared(kind, sizes):
@@ -64,7 +51,7 @@ def test_one_operator_gives_sixteen_threads_the_bits_of_one(kind):
         return [op(data).tobytes() == want for data, want in (pairs[(first + n) % 6] for n in range(12))]
 
     with switching_often():
-        assert all(map(all, at_once(lambda n=n: worker(n) for n in range(THREADS))))
+        assert all(map(all, in_threads(worker, THREADS)))
 
 
 def test_operators_at_once_while_plans_threads_and_caches_change(monkeypatch):
@@ -89,7 +76,7 @@ def test_operators_at_once_while_plans_threads_and_caches_change(monkeypatch):
         time.sleep(0.1)
 
     with meanwhile(change):
-        assert all(at_once(lambda each=each: worker(*each) for each in made))
+        assert all(in_threads(lambda n: worker(*made[n]), len(made)))
 
 
 def test_caches_are_cleared_while_operators_are_made():
@@ -131,7 +118,7 @@ def test_plans_deal_for_as_many_threads_as_a_call_has():
         with convt.num_threads(threads):
             return all(op(data).tobytes() == want for _ in range(10))
 
-    assert all(at_once(lambda n=n: worker(n) for n in counts * 2))
+    assert all(in_threads(lambda n: worker(counts[n % len(counts)]), 2 * len(counts)))
 
 
 @pytest.mark.skipif(not _core.openmp(), reason="built without OpenMP")
