@@ -100,9 +100,9 @@ def _turned(problem, packing, ins, outs, tables, schedule) -> np.ndarray:
     for c in (each.decided for each in tables):
         ends = np.arange(c.tiles + 1)
         units = c.units // c.tiles * ends + np.minimum(ends, c.units % c.tiles)
-        shares = _shares(np.diff(units[[*range(0, c.tiles, c.tile_block), c.tiles]]))
-        work = min(c.block, c.pixels) * c.depth * c.units / c.tile_blocks
-        found.append(work * _product(np.ones(problem.groups), _shares(_block_sizes(c.pixels, c.block)), shares))
+        shares = _shares(np.diff(units[[*range(0, c.tiles, c.cut.panel_block), c.tiles]]))
+        pixels = _shares(_block_sizes(c.pixels, c.cut.block))
+        found.append(c.cut.cycles * _product(np.ones(problem.groups), shares, pixels))
     return np.concatenate(found)
 
 

@@ -12,9 +12,6 @@ cdef struct PackClass:
     # in-channel).
     int64_t nphases, ntaps, ncols, npanels, depth
     int64_t *taps            # [nphases][ntaps] byte offset of each tap in the filter, NO_TAP for a tap that a phase lacks
-    int64_t strided_columns  # columns with a constant stride in the filter: the out-channels of a phase, or all phases if there
-                             # is one out-channel and phases have a constant stride
-    int64_t step             # that stride, in elements
     # The following fields are for winograd, whose rows are (point, tap window, in-channel).
     int64_t npoints, nwindows # 0 if the class is not transformed
     int64_t *window_start    # [nwindows + 1] index in `window_taps` of the first tap of each window

@@ -3,7 +3,7 @@
 
 A recipe packs filters of one shape, one memory layout and one form, for a unit of the instruction set in use. It makes no copy
 of the filter besides the packed one. `PanelRecipe` serves `direct`; the recipes of winograd (points instead of taps) and scatter
-(rows instead of panels) extend it. `TableRecipe` runs a table of copies, for depthwise and rows.
+(rows instead of panels) extend it. `TableRecipe` runs a table of copies, for depthwise, rows and turned.
 """
 
 from libc.stdint cimport int64_t, uint64_t
@@ -48,8 +48,8 @@ cdef uint64_t do_job(void *given, int64_t job, size_t thread) noexcept nogil:
 class Copy(NamedTuple):
     """Calls of a kernel that copy a part of the filter, or of the bias, to a packed layout: one call for each index of the loops.
 
-    Offsets and steps are in bytes, strides in elements. A call converts ``rows`` x ``cols`` elements to the type of
-    accumulators.
+    Offsets and steps are in bytes, strides in elements. A call converts ``rows`` x ``cols`` elements: weights to the type of
+    panels, a bias to that of accumulators.
     """
 
     src: int | None  # offset in the filter; None: the bits of ``cols`` elements are set
@@ -82,9 +82,13 @@ cdef CopyJob *copy_jobs(list keep, copies):
     return jobs
 
 
-cdef void copy(const convt_kernels *k, const CopyJob *job, int64_t first, char *src, char *dst) noexcept nogil:
-    """Run a `Copy` at an index of its first loop. ``src`` and ``dst`` are the beginnings of the filter and the weights."""
+cdef bint copy(const convt_kernels *k, const CopyJob *job, int64_t first, bint weights, char *src, char *dst) noexcept nogil:
+    """Run a `Copy` at an index of its first loop. ``src`` and ``dst`` are the beginnings of the filter and the packed weights.
+
+    Elements become those of panels if they are ``weights``, else those of accumulators. Return True if E cannot hold all weights.
+    """
     cdef int64_t second, third
+    cdef bint wrong = False
     cdef char *from_
     cdef char *to
     for second in range(job.count[1]):
@@ -95,10 +99,14 @@ cdef void copy(const convt_kernels *k, const CopyJob *job, int64_t first, char *
                 memset(to, 0xff, job.cols * k.t_size)
             elif job.map != NULL:
                 k.gather(to, job.ld, from_, job.rs, job.map, <int>job.rows, <int>job.cols, <int>job.padded)
+            elif weights:
+                wrong |= CONVT_FITS_WEIGHTS > k.pack(
+                    to, job.ld, from_, job.rs, job.cs, <int>job.rows, <int>job.cols, <int>job.padded)
             else:
                 k.widen(to, job.ld, from_, job.rs, job.cs, <int>job.rows, <int>job.cols, <int>job.padded)
             from_ += job.src_step[2]
             to += job.dst_step[2]
+    return wrong
 
 
 cdef class PackRecipe:
@@ -145,7 +153,7 @@ cdef class PackRecipe:
         cdef int64_t n, first
         for n in range(self.nbias_jobs if bias is not None else 0):
             for first in range(self.bias_jobs[n].count[0]):
-                copy(self.k, self.bias_jobs + n, first, <char *>cnp.PyArray_DATA(bias), packed.bias)
+                copy(self.k, self.bias_jobs + n, first, False, <char *>cnp.PyArray_DATA(bias), packed.bias)
         return packed
 
     cdef bint pack_weights(self, filter, PackedFilter packed, int threads) except -1:
@@ -180,24 +188,24 @@ cdef class TableRecipe(PackRecipe):
     cdef CopyJob *copies
 
     def __init__(self, str dtype, filter, bias, layout, copies, biases, weight_bytes, bias_bytes, bint has_gaps=False,
-                 bint in_place=False):
-        self.open_recipe(dtype, filter, bias, "vectors")
+                 bint in_place=False, str unit="vectors"):
+        self.open_recipe(dtype, filter, bias, unit)
         self.layout, self.has_gaps, self.in_place = layout, has_gaps, in_place
         self.weight_bytes, self.bias_bytes = weight_bytes, bias_bytes
         self.copies, self.jobs = copy_jobs(self.keep, copies), sum([each.loops[0][0] if each.loops else 1 for each in copies])
         self.set_bias(biases)
 
     cpdef PackedFilter pack(self, filter, bias, int threads, bint persistent=True, bint on_the_fly=False):
-        cdef bint in_place = self.in_place and not persistent
+        cdef bint in_place = self.in_place and not persistent, wrong = False
         cdef PackedFilter packed = self.allocate(0 if in_place else self.weight_bytes, bias, persistent)
         if in_place:
             packed.weights = <char *>cnp.PyArray_DATA(filter)
         else:
             if self.has_gaps:
                 memset(packed.weights, 0, self.weight_bytes)
-            self.pack_weights(filter, packed, threads)
+            wrong = self.pack_weights(filter, packed, threads)
         # Plans check `finite`, because some multiply zeros outside the input by every weight.
-        packed.finite = all_finite(self.k, filter, threads)
+        packed.finite = not wrong and all_finite(self.k, filter, threads)
         return packed
 
     cdef bint run_job(self, int64_t job, char *src, char *dst, char *stage) noexcept nogil:
@@ -205,8 +213,7 @@ cdef class TableRecipe(PackRecipe):
         cdef CopyJob *each = self.copies
         while job >= each.first_job + each.count[0]:
             each += 1
-        copy(self.k, each, job - each.first_job, src, dst)
-        return False
+        return copy(self.k, each, job - each.first_job, True, src, dst)
 
 
 cdef class PanelRecipe(PackRecipe):
@@ -330,21 +337,21 @@ cdef class PanelRecipe(PackRecipe):
         while column < end:
             count = self.piece(c, column, end, src, &from_, &taps)
             wrong |= CONVT_FITS_WEIGHTS > k.pack_b(
-                dst, 0, <int>(column % k.nr), from_ + taps[t] + low * self.si * k.s_size, self.si, c.step, <int>(high - low),
+                dst, 0, <int>(column % k.nr), from_ + taps[t] + low * self.si * k.s_size, self.si, self.so, <int>(high - low),
                 <int>count, <int>width)
             column += count
         return wrong or (not k.parts and not self.packed_finite(dst, (last - low) * row))
 
     cdef int64_t piece(self, PackClass *c, int64_t column, int64_t end, char *src, char **from_,
                        int64_t **taps) noexcept nogil:
-        """Return the number of columns from ``column`` on, below ``end``, that have a constant stride in the filter.
+        """Return the number of columns from ``column`` on, below ``end``, of one phase.
 
         ``from_`` receives the address of the first one without the tap's offset, ``taps`` the tap offsets of its phase.
         """
-        cdef int64_t first = column % c.strided_columns
-        from_[0] = src + first * c.step * self.k.s_size
-        taps[0] = c.taps + column // c.strided_columns * c.strided_columns // self.co * c.ntaps
-        return min(c.strided_columns - first, end - column)
+        cdef int64_t channel = column % self.co
+        from_[0] = src + channel * self.so * self.k.s_size
+        taps[0] = c.taps + column // self.co * c.ntaps
+        return min(self.co - channel, end - column)
 
 
 cdef fill_class(PanelRecipe recipe, PackClass *c, taps):
@@ -354,9 +361,6 @@ cdef fill_class(PanelRecipe recipe, PackClass *c, taps):
     c.taps, c.nested = keep_table(recipe.keep, offsets), (taps < 0).any()
     c.ncols, c.depth = c.nphases * recipe.co, c.ntaps * recipe.ci_p
     c.npanels = (c.ncols + recipe.k.nr - 1) // recipe.k.nr
-    c.strided_columns, c.step = recipe.co, recipe.so
-    if recipe.co == 1 and c.nphases > 1 and not c.nested and np.ptp(phase_steps := np.diff(offsets, axis=0)) == 0:
-        c.strided_columns, c.step = c.nphases, phase_steps[0, 0] // recipe.k.s_size
     return offsets
 
 

@@ -9,7 +9,9 @@ from ..._base.problem import ITEMSIZE
 from ..._model import machine
 from .. import common
 from ..direct import tables
-from .loops import TurnedPlan, TurnedRecipe
+from ..direct.schedule import odd_line_stride
+from ..packing import Copy, TableRecipe, tap_bytes
+from .loops import TurnedPlan
 from .schedule import Class, flattened, merges
 
 
@@ -22,13 +24,38 @@ class TurnedTables(NamedTuple):
     outer_at: list  # [outer phase] offset of its output at the first pixel, in elements
     outer_valid: list  # [outer phase] (low, high) per axis before the last: the pixels that the window shows
     x_first: int  # output index of phase 0 at the first pixel of the last axis
-    pack: int  # number of the pack class
+    weights: tuple  # of the class, in the layout of `recipe`
     nested: bool  # some phases lack taps
 
 
 def recipe(attributes, filter, bias, form, unit="vectors"):
-    """Return the recipe that packs weights. There is one form."""
-    return TurnedRecipe(attributes.dtype, filter, bias, common.pack_classes(attributes, merges(len(attributes.kernel))), unit)
+    """Return the recipe that packs weights. There is one form.
+
+    The layout has for each class (elements between rows, byte offset, bytes of a channel group). Rows are (channel, phase),
+    depth is (tap, in-channel). Weights are zero where a phase lacks a tap.
+    """
+    info = machine.current().info(attributes.dtype, unit)
+    (groups, ci, co, *kernel), (group, channel, out, *steps) = filter.shape, filter.strides
+    depth, step, bytes, layout, copies = info.filled(ci), 0 if bias is None else bias.strides[0] // info.s_size, 0, [], []
+    classes = common.pack_classes(attributes, merges(len(kernel)))
+    for taps in classes:
+        phases, count = taps.shape
+        lda, at = odd_line_stride(count * depth, info), tap_bytes(np.maximum(taps, 0), kernel, steps)
+        group_weights = -(-co * phases * lda * info.e_size // 64) * 64
+        copies += [
+            Copy(
+                at[p, t], bytes + (p * lda + t * depth) * info.e_size, ci, channel // info.s_size, co, out // info.s_size,
+                phases * lda, depth, ((groups, group, group_weights),),
+            )
+            for p, t in zip(*np.nonzero(taps >= 0), strict=True)
+        ]  # fmt: skip
+        layout.append((lda, bytes, group_weights))
+        # A tile may start at any row and reads whole grains of rows, so there is room for these after the last group.
+        bytes += groups * group_weights + -(-(info.grain - 1) * lda * info.e_size // 64) * 64
+    biases, has_gaps = [Copy(0, 0, groups * co, step)], any((taps < 0).any() for taps in classes)
+    return TableRecipe(
+        attributes.dtype, filter, bias, layout, copies, biases, bytes, groups * co * info.t_size, has_gaps, unit=unit
+    )
 
 
 def bind(schedule, in_strides, out_strides, recipe):
@@ -50,7 +77,8 @@ def bind(schedule, in_strides, out_strides, recipe):
     found = []
     for c in classes:
         runs = [axis[n] for axis, n in zip(axes, c.runs, strict=True)]
-        found.append(_tables(problem, runs, groups, c, index[tuple([run.group for run in runs])], out_strides, info))
+        weights = recipe.layout[index[tuple([run.group for run in runs])]]
+        found.append(_tables(problem, runs, groups, c, weights, out_strides, info))
     return TurnedPlan(problem, recipe, in_strides, out_strides, found, schedule)
 
 
@@ -62,7 +90,7 @@ def _flat_strides(problem, strides):
     return strides[0], *strides[-2:]
 
 
-def _tables(problem, runs, groups, c, pack, out_strides, info):
+def _tables(problem, runs, groups, c, weights, out_strides, info):
     """Return the `TurnedTables` of a class, which has these runs."""
     chosen = [of_axis[run.group] for of_axis, run in zip(groups, runs, strict=True)]
     totals = [len(group.offsets) for group in chosen]
@@ -76,6 +104,6 @@ def _tables(problem, runs, groups, c, pack, out_strides, info):
         outer_at=[sum(run.first_out[p] * step for run, p, step in zip(outer, at, steps, strict=True)) for at in phases],
         outer_valid=[[bound for run, p in zip(outer, at, strict=True) for bound in run.valid[p]] for at in phases],
         x_first=problem.strides[-1] * last.start - problem.begin[-1],
-        pack=pack,
+        weights=weights,
         nested=common.nested(chosen),
     )

@@ -17,7 +17,7 @@ def cost(schedule, here):
     far = max(0.0, 1 - here.l2 / weights)
     tasks = []
     for c in schedule.classes:
-        count = p.groups * c.blocks * c.tile_blocks
+        count = p.groups * c.cut.tasks
         tasks.append((count * part.cycles(_counts(p, c, info, far)), count))
     total = common.cycles_with_idle_thread(tasks, schedule.threads, here)
     memory, fill = _memory_counts(schedule, here)
@@ -27,7 +27,7 @@ def cost(schedule, here):
 def _counts(problem, c, info, far):
     """Return the counts of a task of a class. L2 does not hold the fraction ``far`` of the weights."""
     vl, nr, s = info.vl, info.nr, problem.strides[-1]
-    pixels, units, depth = min(c.block, c.pixels), c.units / c.tile_blocks, c.depth
+    pixels, units, depth = min(c.cut.block, c.pixels), c.units / c.cut.panel_blocks, c.depth
     rows = units * s
     chunks = max(1, -(-depth // _core.KC))
     # Runs of contiguous pixels are cut into pieces at the ends of panels.
@@ -41,7 +41,7 @@ def _counts(problem, c, info, far):
         "weight_byte": bytes, "weight_byte_l3": far * bytes, "in_byte_l3": far * bytes,
         "collect": inside * depth * vectors,
         "start": inside * c.taps * pieces,
-        "piece": -(-c.tiles // (c.tile_blocks * c.call_tiles)) * pieces,
+        "piece": -(-c.tiles // (c.cut.panel_blocks * c.call_tiles)) * pieces,
         "task": 1,
     }  # fmt: skip
     stored = vectors if s > 1 else 2 * ends  # tiles of one phase store directly, except where a row ends in a panel
@@ -55,7 +55,7 @@ def _counts(problem, c, info, far):
     # Register tiles of full panels, and of the last panel if it is narrower.
     full, rest = divmod(pixels, nr)
     cycles = calls = accumulators = 0.0
-    tiles = c.tiles / c.tile_blocks
+    tiles = c.tiles / c.cut.panel_blocks
     height = rows / tiles
     for count, wide in ((full, nr // vl), (rest > 0, -(-rest // vl))):
         if count:

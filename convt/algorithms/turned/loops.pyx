@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The plan of turned, its loops and its packed weights: a GEMM on NCX planes whose rows are outputs and columns are pixels.
+"""The plan of turned and its loops: a GEMM on NCX planes whose rows are outputs and columns are pixels.
 
 A task is a block of pixels times a block of tiles, of one class and channel group; only this task writes their outputs. It
 packs its inputs into panels (region "panels") for all taps and in-channels, run by run along the last axis. The loops are
@@ -17,10 +17,9 @@ cimport numpy as cnp
 
 import numpy as np
 
-from convt._core cimport Call, NativePlan, PackedFilter, all_finite, kernels_of
+from convt._core cimport Call, NativePlan, kernels_of
 from convt._run.flags cimport convt_is_set, convt_set
 from convt._run.kernels cimport (
-    CONVT_FITS_WEIGHTS,
     CONVT_INTERLEAVED,
     CONVT_LEAKY,
     convt_interleave,
@@ -30,11 +29,9 @@ from convt._run.kernels cimport (
     convt_quotient,
     convt_tile,
 )
-from convt._run.memory cimport keep_table, odd_line_stride, round64, structures
-from convt.algorithms.indexing cimport advance, fill, is_inside, take_block, take_index
-from convt.algorithms.packing cimport NO_TAP, PackRecipe
-
-from convt.algorithms import packing
+from convt._run.memory cimport keep_table, structures
+from convt.algorithms.indexing cimport Grid, advance, fill, is_inside, open_grid, take_index, take_task
+from convt.algorithms.packing cimport PackRecipe
 
 cnp.import_array()
 
@@ -46,100 +43,24 @@ MOST_PHASES = CONVT_INTERLEAVED  # the most phases of the last axis
 PACKED_LINES = LINES
 
 
-cdef struct TurnedPack:
-    # Operand A of a class: rows are (channel, phase), depth is (tap, in-channel).
-    int64_t phases, taps
-    int64_t *offsets         # [phase][tap] byte offset in the filter; NO_TAP if the phase lacks the tap
-    int64_t lda              # elements between rows
-    size_t weights, group_weights  # byte offset in the packed weights; bytes of a channel group
-
-
-cdef class TurnedRecipe(PackRecipe):
-    """The recipe of weights: operand A of the GEMM, with rows (channel, phase) and depth (tap, in-channel).
-
-    ``tables`` has an array [phase][tap] of flat kernel taps per class of phases; -1 for a missing tap. There is one packed
-    matrix per class and channel group. Rows are contiguous, at a distance of `TurnedPack.lda` elements.
-    """
-
-    cdef int64_t nclasses
-    cdef TurnedPack *classes
-    cdef size_t group_bias
-
-    def __init__(self, str dtype, filter, bias, tables, str unit="vectors"):
-        self.open_recipe(dtype, filter, bias, unit)
-        cdef const convt_kernels *k = self.k
-        cdef TurnedPack *c
-        self.nclasses = len(tables)
-        self.classes = <TurnedPack *>cnp.PyArray_DATA(structures(self.keep, self.nclasses, sizeof(TurnedPack)))
-        for n, taps in enumerate(tables):
-            c = &self.classes[<Py_ssize_t>n]
-            c.phases, c.taps = taps.shape
-            offsets = packing.tap_bytes(np.maximum(taps, 0), self.shape, self.tap_strides)
-            c.offsets = keep_table(self.keep, np.where(taps < 0, NO_TAP, offsets))
-            c.lda = odd_line_stride(k, c.taps * self.ci_p)
-            c.weights = self.weight_bytes
-            c.group_weights = round64(self.co * c.phases * c.lda * k.e_size)
-            # A tile may start at any row and reads whole grains of rows, so there is room for grain - 1 rows after the last
-            # group.
-            self.weight_bytes += self.groups * c.group_weights + round64((k.grain - 1) * c.lda * k.e_size)
-            self.jobs += self.groups * c.phases
-        self.group_bias = self.co * k.t_size
-        self.bias_bytes = self.groups * self.group_bias
-        self.set_bias([packing.Copy(0, 0, self.groups * self.co, self.bias_stride)])
-
-    cpdef PackedFilter pack(self, filter, bias, int threads, bint persistent=True, bint on_the_fly=False):
-        cdef PackedFilter packed = self.allocate(self.weight_bytes, bias, persistent)
-        cdef bint wrong = self.pack_weights(filter, packed, threads)
-        # NaN or infinity times the zeros outside the input must not reach the output: other plans compute filters with these.
-        packed.finite = not wrong and all_finite(self.k, filter, threads)
-        return packed
-
-    cdef bint run_job(self, int64_t job, char *src, char *dst, char *stage) noexcept nogil:
-        """Pack the rows of a phase of a class and channel group. Return True if E cannot hold all weights."""
-        cdef TurnedPack *c = self.classes
-        while job >= self.groups * c.phases:
-            job -= self.groups * c.phases
-            c += 1
-        return self.pack_phase(c, job % c.phases, src + job // c.phases * self.sg,
-                               dst + c.weights + job // c.phases * c.group_weights)
-
-    cdef bint pack_phase(self, TurnedPack *c, int64_t phase, char *src, char *dst) noexcept nogil:
-        """Pack the rows of a phase. Return as `run_job`."""
-        cdef const convt_kernels *k = self.k
-        cdef int64_t tap, row
-        cdef bint wrong = False
-        cdef char *at
-        for tap in range(c.taps):
-            at = dst + (phase * c.lda + tap * self.ci_p) * k.e_size
-            if c.offsets[phase * c.taps + tap] == NO_TAP:
-                for row in range(self.co):
-                    memset(at + row * c.phases * c.lda * k.e_size, 0, self.ci_p * k.e_size)
-                continue
-            wrong |= CONVT_FITS_WEIGHTS > k.pack(at, c.phases * c.lda, src + c.offsets[phase * c.taps + tap], self.so, self.si,
-                                                 <int>self.co, <int>self.ci, <int>self.ci_p)
-        return wrong
-
-
 cdef struct TurnedClass:
     # A run on each axis, and its division into tasks: see schedule.py.
     int64_t *count           # [axis] pixels
-    int64_t pixels           # pixels of all images
-    int64_t block, blocks    # pixels of a task; number of blocks
+    Grid tasks               # the pixels of all images and the tiles of tasks
     int64_t *tap_in          # [tap][axis] input index that the first pixel reads
     int64_t ntaps, depth     # depth: taps times in-channels, as packed
     int64_t *chunks          # [chunk] (first depth in a panel, depth, first depth in the weights) of a depth chunk
     int64_t nchunks
     int64_t *unit            # [tile + 1] first unit of rows. A unit is the last axis's phases of a channel and outer phase
-    int64_t tiles, tile_block, tile_blocks
     int64_t call_tiles       # the most tiles that one call multiplies by a panel
     int64_t outer            # number of outer phases: phases of the axes before the last
     int64_t *outer_at        # [outer phase] offset of its output at the first pixel, in elements
     int64_t *outer_valid     # [outer phase][axis before the last] (low, high) range of pixels that the window shows
     bint whole               # the window shows all pixels of all outer phases
     int64_t x_first          # output index of phase 0 at the first pixel of the last axis
-    TurnedPack *pack
+    int64_t lda              # elements between the rows of weights
+    size_t weights, group_weights  # byte offset in the packed weights; bytes of a channel group
     bint nested              # some phases lack taps, and their weights there are zeros
-    int64_t first_task, ntasks
 
 
 cdef struct TurnedRegions:
@@ -150,7 +71,7 @@ cdef struct TurnedRegions:
 cdef struct TurnedTask:
     # The state of a task. S is the dtype of the arrays, T that of accumulators.
     TurnedClass *c
-    int64_t m0, m1, pixels   # first pixel, end of the pixels, counted across all images; number of pixels
+    int64_t m0, pixels       # first pixel, counted across all images; number of pixels
     int64_t panels           # number of panels
     int64_t first, last      # tiles [first, last)
     char *src                # data of the channel group
@@ -189,26 +110,27 @@ cdef struct TileGroup:
 cdef class TurnedPlan(NativePlan):
     """The plan of a `Schedule` of turned/schedule.py."""
 
-    cdef TurnedRecipe recipe
     cdef list keep
     cdef TurnedClass *classes
     cdef Py_ssize_t nclasses
     cdef int64_t phases      # phases of the last axis
     cdef int64_t ci_p, out_size  # in-channels as packed; outputs on the last axis
+    cdef size_t group_bias   # bytes of the bias of a channel group
     cdef TurnedRegions at
     cdef bint stream, prefetch_outputs, far  # see schedule.py
     cdef const convt_kernels *packed_kernels  # kernels of the dtype of packed inputs on vectors (float32 or float64)
     cdef bint direct_store   # tiles store directly if a panel is one piece: one phase, contiguous pixels
 
-    def __init__(self, problem, TurnedRecipe recipe, in_strides, out_strides, classes, schedule):
+    def __init__(self, problem, PackRecipe recipe, in_strides, out_strides, classes, schedule):
         """``classes`` are the `TurnedTables` that bind.py makes."""
         self.open_plan(problem, recipe.k, in_strides, out_strides, schedule.execution)
         cdef const convt_kernels *k = self.k
         cdef TurnedClass *c
         cdef int64_t task = 0
-        self.recipe, self.keep, self.works, self.stream, self.far = recipe, [], [], schedule.stream, schedule.far
+        self.keep, self.works, self.stream, self.far = [], [], schedule.stream, schedule.far
         self.prefetch_outputs = schedule.prefetch_outputs
         self.phases, self.ci_p = self.stride.p[self.nd - 1], recipe.ci_p
+        self.group_bias = self.co * k.t_size
         self.out_size = problem.out_sizes[problem.rank - 1]
         self.nclasses = len(classes)
         self.packed_kernels = kernels_of("float64" if k.t_size == 8 else "float32")
@@ -216,9 +138,8 @@ cdef class TurnedPlan(NativePlan):
         for n, each in enumerate(classes):
             c = &self.classes[<Py_ssize_t>n]
             fill_class(self, c, each)
-            c.first_task, c.ntasks = task, self.groups * c.blocks * c.tile_blocks
-            task += c.ntasks
-            self.works.append((<double>min(c.block, c.pixels) * c.depth * c.unit[c.tiles] / c.tile_blocks, c.ntasks))
+            task = open_grid(&c.tasks, each.decided.pixels, each.decided.tiles, each.decided.cut, self.groups, task)
+            self.works.append((each.decided.cut.cycles, c.tasks.tasks))
         self.tasks = task
         self.equal_tasks = self.nclasses == 1
         self.direct_store = (self.phases == 1 and k.direct_store and self.out_stride.p[self.nd - 1] == 1
@@ -248,9 +169,7 @@ cdef class TurnedPlan(NativePlan):
 cdef fill_class(TurnedPlan plan, TurnedClass *c, given):
     """Fill a TurnedClass from the `TurnedTables` of bind.py."""
     decided, runs, keep = given.decided, given.runs, plan.keep
-    c.count, c.pixels = keep_table(keep, [run.count for run in runs]), decided.pixels
-    c.block, c.blocks, c.call_tiles = decided.block, decided.blocks, decided.call_tiles
-    c.tiles, c.tile_block, c.tile_blocks = decided.tiles, decided.tile_block, decided.tile_blocks
+    c.count, c.call_tiles = keep_table(keep, [run.count for run in runs]), decided.call_tiles
     # Tiles with more units come first, so that tiles of equal height are adjacent.
     each, more = divmod(decided.units, decided.tiles)
     c.unit = keep_table(keep, [each * n + min(n, more) for n in range(decided.tiles + 1)])
@@ -261,7 +180,8 @@ cdef fill_class(TurnedPlan plan, TurnedClass *c, given):
     c.outer_valid = keep_table(keep, given.outer_valid)
     *outer, _ = runs
     c.whole = all([(low, high) == (0, run.count) for run in outer for low, high in run.valid])
-    c.x_first, c.nested, c.pack = given.x_first, given.nested, &plan.recipe.classes[<Py_ssize_t>given.pack]
+    c.x_first, c.nested = given.x_first, given.nested
+    c.lda, c.weights, c.group_weights = given.weights
 
 
 cdef void open_task(TurnedPlan plan, TurnedTask *w, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
@@ -269,17 +189,15 @@ cdef void open_task(TurnedPlan plan, TurnedTask *w, Py_ssize_t task, const Call 
     cdef const convt_kernels *k = plan.k
     cdef TurnedClass *c = plan.classes
     cdef int64_t group, n
-    while task >= c.first_task + c.ntasks:
+    while task >= c.tasks.first_task + c.tasks.tasks:
         c += 1
-    group = task - c.first_task
-    take_block(&group, c.tiles, c.tile_block, c.tile_blocks, &w.first, &w.last)
-    take_block(&group, c.pixels, c.block, c.blocks, &w.m0, &w.m1)
-    w.c, w.pixels, w.refused = c, w.m1 - w.m0, call.refused
+    group = take_task(&c.tasks, task, &w.m0, &w.pixels, &w.first, &w.last)
+    w.c, w.refused = c, call.refused
     w.panels = convt_quotient(w.pixels + k.nr - 1, k.nr)
     w.src = call.src + group * plan.ci * plan.in_c * k.s_size
     w.dst = call.dst + group * plan.co * plan.out_c * k.s_size
-    w.weights = call.weights + c.pack.weights + group * c.pack.group_weights
-    w.bias = call.bias + group * plan.recipe.group_bias
+    w.weights = call.weights + c.weights + group * c.group_weights
+    w.bias = call.bias + group * plan.group_bias
     w.packed, w.staging, w.sums, w.zeros = ws + plan.at.panels, ws + plan.at.staging, ws + plan.at.sums, ws + plan.at.bias
     w.biases, w.unit_offsets = w.zeros + k.nr * k.t_size, <int64_t *>(ws + plan.at.unit_offsets)
     w.pieces, w.first_piece = <int64_t *>(ws + plan.at.pieces), <int64_t *>(ws + plan.at.first_piece)
@@ -287,7 +205,7 @@ cdef void open_task(TurnedPlan plan, TurnedTask *w, Py_ssize_t task, const Call 
     w.unit_rows = <void **>(ws + plan.at.unit_rows)
     for n in range(c.call_tiles * k.mr[2]):
         w.sum_rows[n] = w.sums + n * k.nr * k.t_size
-    w.t.lda, w.t.narrow_dtype, w.t.pending = c.pack.lda, 0, NULL
+    w.t.lda, w.t.narrow_dtype, w.t.pending = c.lda, 0, NULL
 
 
 cdef void multiply_tiles(TurnedPlan plan, TurnedTask *w) noexcept nogil:
@@ -295,7 +213,7 @@ cdef void multiply_tiles(TurnedPlan plan, TurnedTask *w) noexcept nogil:
     cdef const convt_kernels *k = plan.k
     cdef TurnedClass *c = w.c
     cdef TileGroup v
-    cdef int64_t n, panel, row_bytes = plan.phases * c.pack.lda * k.e_size
+    cdef int64_t n, panel, row_bytes = plan.phases * c.lda * k.e_size
     v.unit, v.count, v.bits = c.unit[w.first], 1, 0
     while w.first + v.count < w.last and v.count < c.call_tiles and (
             c.unit[w.first + v.count + 1] - c.unit[w.first + v.count] == c.unit[w.first + 1] - v.unit):
@@ -325,7 +243,7 @@ cdef void multiply_panel(TurnedPlan plan, TurnedTask *w, TileGroup *v, int64_t p
         prefetch_units(plan, w, v, panel + 1)
     for chunk in range(c.nchunks):
         t.kc, t.more_tiles = <int>c.chunks[3 * chunk + 1], <int>(v.count - 1)
-        t.a = w.weights + (v.unit * plan.phases * c.pack.lda + c.chunks[3 * chunk + 2]) * k.e_size
+        t.a = w.weights + (v.unit * plan.phases * c.lda + c.chunks[3 * chunk + 2]) * k.e_size
         t.b = w.packed + (panel * k.nr * c.depth + c.chunks[3 * chunk] * t.nv * k.vl) * k.e_size
         t.init, t.init_ld = w.zeros, 0
         if chunk:
@@ -351,19 +269,18 @@ cdef void find_next_input(TurnedPlan plan, TurnedTask *w) noexcept nogil:
     """Find the inputs of the next pixel block, which the thread's next task is expected to read, and divide their prefetching
     among the kernel calls of this task.
 
-    Nothing is prefetched if there is no such block, if another tile block of the same pixels may come next, or if pixels are
-    not contiguous.
+    Nothing is prefetched if there is no such block, or if pixels are not contiguous.
     """
     cdef TurnedClass *c = w.c
-    cdef int64_t ax, j, at = 0, x = plan.nd - 1, n = w.m1, calls
+    cdef int64_t ax, j, at = 0, x = plan.nd - 1, n = w.m0 + w.pixels, calls
     w.planes_left = 0
-    if c.tile_blocks > 1 or n >= c.pixels or c.ntaps == 0 or plan.in_stride.p[x] != 1:
+    if n >= c.tasks.rows or c.ntaps == 0 or plan.in_stride.p[x] != 1:
         return
     for ax in range(x, -1, -1):
         j = take_index(&n, c.count[ax])
         at += (c.tap_in[(c.ntaps - 1) * plan.nd + ax] + j) * plan.in_stride.p[ax]
     w.prefetch_line = w.src + (at + n * plan.in_n) * plan.k.s_size
-    w.planes_left, w.lines_left = plan.ci, (c.block * plan.k.s_size + 63) // 64
+    w.planes_left, w.lines_left = plan.ci, (c.tasks.block * plan.k.s_size + 63) // 64
     calls = c.nchunks * w.panels * ((w.last - w.first + c.call_tiles - 1) // c.call_tiles)
     w.lines_per_call = plan.ci * w.lines_left // calls + 1
 
@@ -376,7 +293,7 @@ cdef void prefetch_input(TurnedPlan plan, TurnedTask *w) noexcept nogil:
     w.lines_left -= lines
     if w.lines_left == 0:
         w.planes_left -= 1
-        w.lines_left = (w.c.block * plan.k.s_size + 63) // 64
+        w.lines_left = (w.c.tasks.block * plan.k.s_size + 63) // 64
         w.prefetch_line += plan.in_c * plan.k.s_size - 64 * w.lines_left
 
 

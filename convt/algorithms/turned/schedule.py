@@ -9,6 +9,7 @@ import itertools
 import math
 from typing import NamedTuple
 
+from ... import _core
 from ..._base.problem import Problem
 from ..._run import execution
 from ..._run.workspace import Workspace, book
@@ -35,11 +36,8 @@ class Class(NamedTuple):
     taps: int
     depth: int  # taps times in-channels, as packed
     units: int  # units of rows, see the head of the module
-    block: int  # the pixels of a task
-    blocks: int  # the number of blocks of pixels
     tiles: int
-    tile_block: int  # the tiles of a task
-    tile_blocks: int  # the number of blocks of tiles
+    cut: common.Division  # rows are pixels, panels are tiles
     call_tiles: int  # the most tiles that one call multiplies by a panel
 
 
@@ -99,7 +97,7 @@ def schedule(problem, here, unit, threads, finite=True):
     least_tasks = _THREAD_TASKS * threads / (problem.groups * max(1, len(combos)))
     classes = [_class(flat, combo, info, here, least_tasks) for combo in combos]
     if len(classes) > 1:
-        classes.sort(key=lambda c: -min(c.block, c.pixels) * c.depth * c.units / c.tile_blocks)
+        classes.sort(key=lambda c: -c.cut.cycles)
     weights = sum(c.units * c.depth for c in classes) * flat.strides[-1] * problem.groups * info.e_size
     stream = execution.outgrows(problem, here.limits.direct_non_temporal) and problem.out_sizes[-1] * info.s_size % 64 == 0
     return Schedule(
@@ -137,18 +135,18 @@ def _class(problem, combo, info, here, least_tasks):
     bytes = tile_units * s * max(depth, 1) * info.e_size
     most_tiles = min(_CALL_ROWS // (tile_units * s), int(_CALL_BYTES * here.l2) // bytes, tile_block)
     call_tiles = 1 if info.matrix else max(1, most_tiles)
-    return Class(
-        runs=tuple([n for n, _ in combo]), pixels=pixels, row=combo[-1][1].count, taps=taps, depth=depth, units=units,
-        block=block, blocks=blocks, tiles=tiles, tile_block=tile_block, tile_blocks=-(-tiles // tile_block),
-        call_tiles=call_tiles,
-    )  # fmt: skip
+    tile_blocks, rows, peak = -(-tiles // tile_block), units * s, common.product_price(info, here.profile["turned"])
+    cut = common.Division(
+        block, blocks, tile_block, tile_blocks, -(-depth // _core.KC), peak * min(block, pixels) * depth * rows / tile_blocks
+    )
+    return Class(tuple([n for n, _ in combo]), pixels, combo[-1][1].count, taps, depth, units, tiles, cut, call_tiles)
 
 
 def _workspace(problem, classes, info):
     """Return the workspace of a thread."""
-    block, depth = max((c.block for c in classes), default=0), max((c.depth for c in classes), default=0)
+    block, depth = max((c.cut.block for c in classes), default=0), max((c.depth for c in classes), default=0)
     rows = max((c.call_tiles for c in classes), default=1) * info.mr[2]
-    units = max((-(-c.units // c.tiles) * c.tile_block for c in classes), default=0)
+    units = max((-(-c.units // c.tiles) * c.cut.panel_block for c in classes), default=0)
     return book(
         panels=block * depth * info.e_size,  # packed inputs of a task
         staging=PACKED_LINES * info.nr * info.s_size,  # inputs before they are converted to the elements of a unit

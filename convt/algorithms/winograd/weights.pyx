@@ -106,7 +106,7 @@ cdef class WinogradRecipe(PanelRecipe):
                 slot = stage + (at - column) * k.t_size
                 for n in range(c.window_start[w], c.window_start[w + 1]):
                     tap = taps[c.window_taps[n]]
-                    k.widen(slot, k.nr, column_src + offset_of(tap) + low * self.si * k.s_size, self.si, c.step, f.n,
+                    k.widen(slot, k.nr, column_src + offset_of(tap) + low * self.si * k.s_size, self.si, self.so, f.n,
                             <int>(count if tap != NO_TAP else 0), <int>(count if at + count < end else width - (at - column)))
                     slot += self.stage_channels * k.nr * k.t_size
                 at += count
