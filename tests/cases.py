@@ -106,7 +106,7 @@ def pretend(isa=None, **changes):
 
 
 # Machines whose caches hold nothing: outputs are written in order, or by non-temporal stores.
-NON_TEMPORAL = dict.fromkeys(("non_temporal", "direct_non_temporal", "amx_non_temporal", "depthwise_non_temporal"), 0)
+NON_TEMPORAL = dict.fromkeys(("non_temporal", "direct_non_temporal", "depthwise_non_temporal"), 0)
 NO_CACHES = (
     {"l2": 0, "l3": 0, "depthwise_non_temporal": 80 << 20},
     {"l2": 0, "l3": 0, "depthwise_ordered": 0, "ordinary_stores": False, **NON_TEMPORAL},

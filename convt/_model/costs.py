@@ -35,11 +35,9 @@ class Limits(NamedTuple):
     depthwise_non_temporal: int
     # depthwise writes outputs in memory order if data and output together do not exceed this.
     depthwise_ordered: int
-    # direct on vectors (NXC and NCX) writes larger outputs with non-temporal stores. The limit is at least `non_temporal`,
-    # because its weights and rows leave room for outputs in a large last-level cache.
+    # direct and turned write larger outputs with non-temporal stores. The limit is at least `non_temporal`, because weights and
+    # rows leave room for outputs in a large last-level cache.
     direct_non_temporal: int
-    # direct on AMX uses non-temporal stores if data and output together exceed this.
-    amx_non_temporal: int
     # Register tiles use ordinary stores. Cores with 32 KiB of L1 (Intel before Ice Lake) have few fill buffers, and
     # non-temporal stores would occupy the buffers that fetch panels.
     ordinary_stores: bool
@@ -78,7 +76,6 @@ def limits(l1, l2, l3):
         depthwise_non_temporal=min(80 * MIB, l3),
         depthwise_ordered=80 * MIB,
         direct_non_temporal=max(min(16 * MIB, l3 // 4), min(44 * MIB, l3 // 8)),
-        amx_non_temporal=44 * MIB,
         ordinary_stores=l1 <= 32 * KIB,
         single_thread_cycles=13_000,
         pinned_flops=50e6,

@@ -7,23 +7,17 @@ end. convt/_model/costs.py defines the counts and costs.
 import math
 
 from ..._model.costs import overlapped
-from ..._run import execution
 from .. import common, phases
 from ..caches import remembered
 from ..stages import SHARED
 from .shapes import part
 
 
-def non_temporal_threshold(problem, unit, here):
-    """Return the bytes of output above which non-temporal stores write it."""
-    return here.limits.amx_non_temporal - execution.data_bytes(problem) if unit.matrix else here.limits.direct_non_temporal
-
-
 @remembered(256)
 def memory_cycles(problem, unit, here):
     """Return (cycles to stream data that L2 does not hold, cycles to fill outputs beforehand or to round them afterwards)."""
-    threshold = non_temporal_threshold(problem, unit, here)
-    non_temporal = common.stores_non_temporally(problem, threshold, here) and not here.limits.ordinary_stores
+    limits = here.limits
+    non_temporal = common.stores_non_temporally(problem, limits.direct_non_temporal, here) and not limits.ordinary_stores
     counts, serial = common.memory_counts(problem, non_temporal, here), common.fill_counts(problem, here)
     if unit.s_size < unit.t_size and not unit.matrix:
         serial["move"] = math.prod(problem.out_shape) / unit.vl

@@ -30,10 +30,8 @@ from convt._run.flags cimport convt_is_set, convt_set
 from convt._run.kernels cimport (
     CONVT_LEAKY,
     CONVT_MOST_ROWS,
-    convt_act,
     convt_kernels,
     convt_pending_stores,
-    convt_prefetch_row_l1,
     convt_quotient,
     convt_tile,
 )
@@ -319,8 +317,6 @@ cdef const char *next_input(DirectPlan plan, Py_ssize_t task, const Call *call, 
     cdef DirectClass *c = locate_task(plan, task, &group, &m0, &m, &p0, &p1)
     tile = plan.k.mr[plan.k.nr // plan.k.vl]
     steps = max(1, convt_quotient((p1 - p0) * convt_quotient(m + tile - 1, tile) * c.pack.depth, plan.k.prefetch_interval))
-    if c.pack.group_weights > plan.far_bytes:
-        steps = (steps + 1) // 2
     if call.backwards:
         task -= 1 if plan.equal_tasks else call.threads
     else:
@@ -615,68 +611,36 @@ cdef const char *next_weights(DirectPlan plan, DirectTask *w, Panels *v, int64_t
 cdef void compute_output_tile(DirectPlan plan, DirectTask *w, Panels *v, int64_t r0, int64_t r1) noexcept nogil:
     """Compute the tile of rows [r0, r1) for the last depth chunk, and write its outputs.
 
-    The tile stores rows into the output itself if it can. Rows of which some piece is outside the window go to `scratch`
-    first; `store_pieces` then stores their pieces that are inside.
+    The tile stores into the output itself if it can. Otherwise it stores to `scratch`, from where `store_pieces` stores the
+    pieces that are inside the window.
     """
     cdef const convt_kernels *k = plan.k
-    cdef DirectClass *c = w.c
     cdef convt_tile *t = &w.t
     cdef int64_t *panel = v.table
     cdef int64_t *second_panel = panel + 5 * (v.count - 1)
-    cdef int64_t *box = c.boxes + 2 * plan.nd * v.p
-    cdef int64_t r = r1 if c.all_inside else w.next_outside[r0], noutside = 0
-    cdef bint inside = r >= r1
-    cdef size_t first, second  # output addresses of the panels
-    cdef void *saved_out_rows[CONVT_MOST_ROWS]  # output addresses of the rows that the tile stores to `scratch`
-    cdef int64_t outside_rows[CONVT_MOST_ROWS]  # numbers of these rows
-    t.act, t.stream, t.narrow_dtype = &plan.none, 0, 0
-    if k.narrow_dtype and v.count == 1:  # the tile rounds its rows, so that none of them may go to `scratch`
-        while r < r1 and is_inside(box, w.coords + r * plan.nd, plan.nd):
-            r = w.next_outside[r + 1]
-        inside = r >= r1
-    if not (w.can_store_direct and panel[1] and second_panel[1] and (
-            inside or (v.count == 1 and not k.narrow_dtype))):
-        if plan.out_c == 1:
-            prefetch_pieces(plan, w, panel[3], second_panel[4], r0, r1)
-        t.rows, t.row_offset, t.row_offset2 = w.scratch_rows, 0, w.max_tile_rows * k.nr
-        k.tile(<int>(r1 - r0), t)
-        for r in range(v.count):
-            store_pieces(plan, w, panel + 5 * r, r0, r1, inside, w.scratch + r * w.max_tile_rows * k.nr * k.t_size, &plan.act)
-        return
-    t.act, t.narrow_dtype = &plan.act, k.narrow_dtype
-    t.rows, t.row_offset, t.row_offset2 = w.out_rows + r0, panel[2], second_panel[2]
-    while r < r1:  # rows of which some piece is outside the window go to `scratch`
-        if not is_inside(box, w.coords + r * plan.nd, plan.nd):
-            if noutside == 0 and t.pending != NULL:  # pending stores of the previous tile use w.out_rows, which changes
-                k.flush_stores(t.pending)
-            saved_out_rows[noutside], outside_rows[noutside] = w.out_rows[r], r
-            w.out_rows[r] = <char *>w.scratch_rows[r - r0] - panel[2] * k.s_size
-            noutside += 1
+    cdef int64_t *box = w.c.boxes + 2 * plan.nd * v.p
+    cdef int64_t r = r1 if w.c.all_inside else w.next_outside[r0], n
+    cdef size_t outputs = <size_t>(w.dst + panel[2] * k.s_size) | <size_t>(w.dst + second_panel[2] * k.s_size)
+    while r < r1 and v.count == 1 and is_inside(box, w.coords + r * plan.nd, plan.nd):
         r = w.next_outside[r + 1]
-    first, second = <size_t>(w.dst + panel[2] * k.s_size), <size_t>(w.dst + second_panel[2] * k.s_size)
-    t.stream = noutside == 0 and plan.tile_non_temporal and not (first | second) & (plan.tile_non_temporal - 1)
+    if r >= r1 and w.can_store_direct and panel[1] and second_panel[1]:
+        t.act, t.narrow_dtype, t.rows, t.row_offset, t.row_offset2 = (
+            &plan.act, k.narrow_dtype, w.out_rows + r0, panel[2], second_panel[2])
+        t.stream = plan.tile_non_temporal and not outputs & (plan.tile_non_temporal - 1)
+        k.tile(<int>(r1 - r0), t)
+        return
+    t.act, t.stream, t.narrow_dtype = &plan.none, 0, 0
+    t.rows, t.row_offset, t.row_offset2 = w.scratch_rows, 0, w.max_tile_rows * k.nr
     k.tile(<int>(r1 - r0), t)
-    while noutside:
-        noutside -= 1
-        r = outside_rows[noutside]
-        w.out_rows[r] = saved_out_rows[noutside]
-        store_pieces(plan, w, panel, r, r + 1, False, <char *>w.scratch_rows[r - r0], &plan.none)
+    for n in range(v.count):
+        store_pieces(plan, w, panel + 5 * n, r0, r1, r >= r1, w.scratch + n * w.max_tile_rows * k.nr * k.t_size)
 
 
-cdef void prefetch_pieces(DirectPlan plan, DirectTask *w, int64_t first, int64_t last, int64_t r0, int64_t r1) noexcept nogil:
-    """Prefetch output lines of pieces [first, last) of rows [r0, r1), because a tile that stores to `scratch` does not."""
-    cdef int64_t width = 3 + 2 * plan.nd, r, n
-    for r in range(r0, r1):
-        for n in range(first, last):
-            convt_prefetch_row_l1(<char *>w.out_rows[r] + w.c.pieces[n * width + 2] * plan.k.s_size,
-                                  w.c.pieces[n * width + 1] * plan.k.s_size)
-
-
-cdef void store_pieces(DirectPlan plan, DirectTask *w, int64_t *panel, int64_t r0, int64_t r1, bint inside, char *scratch,
-                       const convt_act *act) noexcept nogil:
+cdef void store_pieces(DirectPlan plan, DirectTask *w, int64_t *panel, int64_t r0, int64_t r1, bint inside,
+                       char *scratch) noexcept nogil:
     """Store rows [r0, r1) of a tile in ``scratch`` into the output, each piece where it is inside the window.
 
-    ``inside`` says that all pieces of all these rows are. ``act`` is applied. 16-bit outputs are rounded.
+    ``inside`` says that all pieces of all these rows are. The activation is applied. 16-bit outputs are rounded.
     """
     cdef const convt_kernels *k = plan.k
     cdef int64_t width = 3 + 2 * plan.nd, r, n
@@ -686,7 +650,7 @@ cdef void store_pieces(DirectPlan plan, DirectTask *w, int64_t *panel, int64_t r
     if inside and panel[1]:
         for r in range(r0, r1):
             rows[r - r0] = <char *>w.out_rows[r] + panel[2] * k.s_size
-        k.store(rows, plan.out_c, scratch, k.nr, <int>(r1 - r0), <int>panel[0], act)
+        k.store(rows, plan.out_c, scratch, k.nr, <int>(r1 - r0), <int>panel[0], &plan.act)
         return
     for n in range(panel[3], panel[4]):
         piece = w.c.pieces + n * width
@@ -697,4 +661,4 @@ cdef void store_pieces(DirectPlan plan, DirectTask *w, int64_t *panel, int64_t r
                 rows[r - r0] = <char *>w.out_rows[r] + piece[2] * k.s_size
                 any_inside = True
         if any_inside:
-            k.store(rows, plan.out_c, scratch + piece[0] * k.t_size, k.nr, <int>(r1 - r0), <int>piece[1], act)
+            k.store(rows, plan.out_c, scratch + piece[0] * k.t_size, k.nr, <int>(r1 - r0), <int>piece[1], &plan.act)

@@ -89,7 +89,7 @@ def schedule(problem, here, unit, threads, finite=True):
     axes = phases.axes_of(problem)
     hole = any([axis.has_hole() for axis in axes])
     bytes = _weight_bytes(problem, info, [axis.groups(merge) for axis, merge in zip(axes, way.merge, strict=True)])
-    outgrows = execution.outgrows(problem, cost.non_temporal_threshold(problem, info, here))
+    outgrows = execution.outgrows(problem, limits.direct_non_temporal)
     repacked = cost.repacked_bytes(problem, classes, info)
     on_the_fly = execution.packs_on_the_fly(here, bytes, repacked)
     return Schedule(

@@ -20,7 +20,6 @@ from convt.algorithms.tiles cimport TileCounts, TileSizes, count_tiles, tile_siz
 cdef enum:
     _KC = 256
     LEAST_DEPTH = 96  # the fewest in-channels of a sparse class, whose depth chunks have one tap each
-    L1_BYTES = 40 << 10  # bytes of L1 for the rows of a task, beside a panel
     LEAST = 28  # the fewest rows of a task: low blocks spread the packing of inputs over threads, high blocks share weights
 
 LEAST_ROWS = LEAST
@@ -354,15 +353,9 @@ cdef double untraced_cycles(Shape s, int64_t rows, int64_t columns) noexcept:
 cdef int64_t most_rows(Shape s) noexcept:
     """Return the most rows of a task.
 
-    It is the number of rows that stay in L1 together with the output lines that they write, unless that is less than half
-    of Unit.task_rows. At little depth it is 4 times Unit.task_rows, because such rows take little time. With one tap and at
-    most two panels it is up to 8 times as many, because rows are read once.
+    It is Unit.task_rows. On vectors with one tap and at most two panels it is up to 8 times as many, because rows are read once.
     """
     cdef Terms t = s.terms
-    cdef int64_t depth = t.ci * s.taps, more = 4 if depth <= t.shallow_depth else 1, near, limit = t.task_rows
-    if s.taps == 1 and s.columns <= 2 * t.tile.nr:
-        more = max(more, min(<int64_t>8, _KC // max(depth, <int64_t>1)))
-    if more > 1 and not t.tile.parts:
-        return more * limit
-    near = L1_BYTES // (depth * t.e_size + 192)
-    return near if limit > near > limit // 2 else limit
+    if t.tile.parts or s.taps != 1 or s.columns > 2 * t.tile.nr:
+        return t.task_rows
+    return t.task_rows * max(<int64_t>1, min(<int64_t>8, _KC // max(t.ci, <int64_t>1)))

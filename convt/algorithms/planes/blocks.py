@@ -114,8 +114,6 @@ class _Search(NamedTuple):
         counts, step = [count], _EVEN // math.gcd(_EVEN, others * self.batch)
         if count % step and others * self.batch * count < _FEW:
             counts.append(-(-count // step) * step)
-        if units % size and size > 1:  # the last block is not full: try smaller blocks
-            counts.append(-(-units // (size - 1)))
         found, is_last = [], ax == len(cuts) - 1
         for count in counts:
             cut = axis.cut(count)
