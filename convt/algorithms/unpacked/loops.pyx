@@ -33,7 +33,7 @@ from convt.algorithms.packing import Copy
 
 cnp.import_array()
 
-FEW_PIXELS = CONVT_PIXEL_MR  # the most pixels of an image for which weights are multiplied in place (`multiply_rows`)
+FEW_PIXELS = CONVT_PIXEL_MR  # the most images, and pixels of each, for which weights are multiplied in place (`multiply_rows`)
 
 cdef enum:
     COPIED_ROWS = 8  # filter rows that are copied side by side; the hardware can prefetch as many streams

@@ -33,7 +33,7 @@ class Schedule(NamedTuple):
     unit: str
     threads: int
     form: tuple  # (), because there is one form
-    in_place: bool  # weights are multiplied in place, without a copy, because images have at most FEW_PIXELS pixels
+    in_place: bool  # weights are multiplied in place, without a copy, because images are few and have few pixels (FEW_PIXELS)
     channels: int  # the out-channels of a task
     blocks: int  # the number of tasks of a channel group
     depth: int  # the in-channels whose weights are copied at a time
@@ -61,7 +61,7 @@ def schedule(problem, here, unit, threads, finite):
     if not takes(problem, info):
         return None
     taps, pixels = math.prod(problem.kernel), problem.batch * math.prod(problem.in_sizes)
-    in_place = math.prod(problem.in_sizes) <= FEW_PIXELS
+    in_place = max(problem.batch, math.prod(problem.in_sizes)) <= FEW_PIXELS  # each image reads the weights again
     rows = pixels + problem.batch  # rows of products: each image has one more, for missing products
     most = max(1, min(-(-problem.co // _TASKS), _COLUMNS // taps, _PRODUCTS // (rows * taps * info.t_size)))
     blocks = -(-problem.co // most)
