@@ -42,7 +42,7 @@ def cost(schedule, here):
 
 
 def least(problem, here, unit="vectors"):
-    """Return a lower bound of the cycles: multiply-adds in whole vectors, and the overlap-add."""
+    """Return a lower bound of the cycles: multiply-adds in whole vectors."""
     info = here.info(problem.dtype, unit)
     kernel, strides = problem.kernel, problem.strides
     if info is None or problem.dilations[-1] > 1 or strides[-1] > 2 * kernel[-1]:
@@ -52,14 +52,7 @@ def least(problem, here, unit="vectors"):
         products *= common.tap_pair_count(
             kernel[ax], strides[ax], problem.dilations[ax], problem.in_sizes[ax], problem.begin[ax], problem.out_sizes[ax]
         )
-    prices, outputs = here.profile["scatter"], math.prod(problem.out_shape)
-    price = common.product_price(info, prices)
-    if problem.groups > 1:  # outputs are stored one by one
-        return products * price + outputs * prices["overlap_term"]
-    term = prices["overlap_vector"] + prices["overlap_vector_term"]
-    if strides[-1] * problem.co <= _core.ACROSS:
-        term = min(term, prices["zip"], prices["gather"])
-    return products * price + outputs / info.vl * term
+    return products * common.product_price(info, here.profile["scatter"])
 
 
 def _gathered_cycles(schedule, unit, prices):

@@ -80,7 +80,7 @@ cdef struct ScatterAxisRow:
 
 cdef struct ScatterAxis:
     # An axis other than the last.
-    int64_t stride, in_size, in_step, out_step  # steps are elements between adjacent positions
+    int64_t stride, in_size, out_step  # out_step: elements between adjacent positions
     int64_t nruns, ngroups
     ScatterRun *runs
     int64_t phases        # sum over all runs
@@ -141,6 +141,9 @@ cdef struct Scatter:
     int64_t j0, j1, j_whole  # j of a row; from j_whole on, the window does not show all outputs of a j
     int64_t taps_x, terms, lanes  # taps of the last axis, the most terms of an output, outputs (phase, out-channel) of a j
     int64_t rows, tasks   # rows of an image, unless joined; all tasks
+    int64_t *in_steps     # for each axis other than the last: elements between adjacent positions of the input
+    int64_t *pixel_steps  # the same in pixels
+    int64_t pixels        # pixels of an image
     bint dense            # pixels have one constant stride, so that joined rows that are consecutive in the input are one GEMM
     bint across           # vectors run over pixels
     bint by_panels        # across: some panels of pixels at a time are packed for all depth chunks and multiplied
@@ -235,10 +238,12 @@ cdef class ScatterPlan(NativePlan):
         s.few_in_place = s.by_panels and (
             s.in_step == 1 or (self.in_c == 1 and self.ci <= CONVT_KC and self.ci * self.k.t_size >= 16))
         s.axes = <ScatterAxis *>zeroed(self.keep, x, sizeof(ScatterAxis))
-        s.rows = 1
+        s.in_steps, s.pixel_steps = self.in_stride.p, <int64_t *>zeroed(self.keep, x, sizeof(int64_t))
+        s.rows, s.pixels = 1, s.in_size
         for ax in range(x - 1, -1, -1):
-            s.axes[ax].stride, s.axes[ax].in_size = self.stride.p[ax], self.in_size.p[ax]
-            s.axes[ax].in_step, s.axes[ax].out_step = self.in_stride.p[ax], self.out_stride.p[ax]
+            s.axes[ax].stride, s.axes[ax].in_size, s.axes[ax].out_step = (
+                self.stride.p[ax], self.in_size.p[ax], self.out_stride.p[ax])
+            s.pixel_steps[ax], s.pixels = s.pixels, s.pixels * s.axes[ax].in_size
             groups, runs = axes[ax]
             open_axis(s.axes + ax, groups, runs, self.keep)
             s.axes[ax].inner_rows, s.rows = s.rows, s.rows * s.axes[ax].nrows
@@ -491,33 +496,26 @@ cdef ScatterClass *find_row(const Scatter *s, ScatterClass *c, int64_t n, Row *r
     return s.classes + index
 
 
-cdef int64_t tap_at(const Scatter *s, const ScatterClass *c, int64_t tap, const int64_t *j) noexcept nogil:
-    """Return the input offset of the row that a tap reads, for the output row at ``j``."""
+cdef int64_t tap_at(const Scatter *s, const ScatterClass *c, int64_t tap, const int64_t *j,
+                    const int64_t *steps) noexcept nogil:
+    """Return the place of the input row that a tap reads, for the output row at ``j``, from the beginning of the image on.
+
+    ``steps`` are those of the axes: `in_steps`, in elements, or `pixel_steps`, in pixels.
+    """
     cdef int64_t ax, at = 0
     cdef ScatterRun *r
     for ax in range(s.naxes - 1, -1, -1):
         r = c.runs[ax]
-        at += (r.first_in + (take_index(&tap, r.taps) if ax else tap) * r.gap + j[ax]) * s.axes[ax].in_step
+        at += (r.first_in + (take_index(&tap, r.taps) if ax else tap) * r.gap + j[ax]) * steps[ax]
     return at
-
-
-cdef int64_t pixel_of_tap(const Scatter *s, const ScatterClass *c, int64_t tap, const int64_t *j) noexcept nogil:
-    """Return the number of pixels of an image before the input row that a tap reads, for the output row at ``j``."""
-    cdef int64_t ax, n = 0, step = s.in_size
-    cdef ScatterRun *r
-    for ax in range(s.naxes - 1, -1, -1):
-        r = c.runs[ax]
-        n += (r.first_in + take_index(&tap, r.taps) * r.gap + j[ax]) * step
-        step *= s.axes[ax].in_size
-    return n
 
 
 cdef int64_t pixels_between(const Scatter *s, const Row *row, const Row *other) noexcept nogil:
     """Return the distance in pixels between the inputs of two rows of a class, if pixels have one constant stride."""
-    cdef int64_t ax, n = other.image - row.image
+    cdef int64_t ax, n = (other.image - row.image) * s.pixels
     for ax in range(s.naxes):
-        n = n * s.axes[ax].in_size + other.j[ax] - row.j[ax]
-    return n * s.in_size
+        n += (other.j[ax] - row.j[ax]) * s.pixel_steps[ax]
+    return n
 
 
 cdef int64_t run_rows(Scatter *s, int64_t task, ScatterClass *c, int64_t first, const Part *part, const Call *call,
@@ -597,7 +595,8 @@ cdef const char *band_sums(const Scatter *s, const ScatterClass *c, const Row *r
     cdef char *to = NULL
     cdef char *at
     for tap in range(c.ntaps):
-        at = col + c.tap_columns[tap * c.nphases + phase] * step + (pixel_of_tap(s, c, tap, row.j) + pixel) * s.k.t_size
+        at = col + c.tap_columns[tap * c.nphases + phase] * step
+        at += (tap_at(s, c, tap, row.j, s.pixel_steps) + pixel) * s.k.t_size
         if tap == 0:
             to = at
             continue
@@ -617,7 +616,7 @@ cdef void run_band(Scatter *s, const Part *part, const Call *call, char *ws) noe
     for n in range(part.first, part.last):
         c = find_row(s, s.classes, n, &row)
         for tap in range(c.ntaps):
-            at = pixel_of_tap(s, c, tap, row.j)
+            at = tap_at(s, c, tap, row.j, s.pixel_steps)
             low, high = at if low < 0 else min(low, at), max(high, at + s.in_size)
     w.c, w.row, w.ws, w.refused, w.lines_left = &s.band, part.first, ws, call.refused, 0
     w.weights = call.weights + s.band.pack.weights + part.group * s.band.pack.group_weights
@@ -661,14 +660,13 @@ cdef void overlap_row(const Scatter *s, convt_overlap *o, int64_t j, int64_t j_h
 cdef void run_images(Scatter *s, const Part *part, const Call *call, char *ws) noexcept nogil:
     """Compute the images of a task with `gathered`: multiply all pixels by all taps, then each output gathers its terms."""
     cdef ScatterClass *c = s.classes
-    cdef int64_t pixels = s.in_size, n
+    cdef int64_t n
     cdef Row row
     cdef Product w
     cdef convt_overlap_gather o
     for n in range(s.naxes):
-        pixels *= s.axes[n].in_size
         row.j[n] = 0
-    w.c, w.j, w.row, w.i_lo, w.m = c, row.j, part.first, 0, (part.last - part.first) * pixels
+    w.c, w.j, w.row, w.i_lo, w.m = c, row.j, part.first, 0, (part.last - part.first) * s.pixels
     w.weights, w.src = call.weights + c.pack.weights, call.src + part.first * s.in_n * s.k.s_size
     w.ws, w.col, w.refused = ws, ws + s.region.products + s.k.vl * s.k.t_size, call.refused
     w.lines_left = 0
@@ -676,10 +674,10 @@ cdef void run_images(Scatter *s, const Part *part, const Call *call, char *ws) n
     o.index, o.terms, o.count = s.gather_index, s.gather_terms, s.outputs
     o.init, o.act = call.bias, &s.act
     for n in range(part.last - part.first):
-        o.col = w.col + n * pixels * s.k.t_size
+        o.col = w.col + n * s.pixels * s.k.t_size
         o.out = call.dst + (part.first + n) * s.out_n * s.k.s_size
         # The dummy column, which each image reads at its first pixel, is -0.0.
-        memcpy(w.col + (c.pack.ncols * c.ld + n * pixels) * s.k.t_size, ws, s.k.t_size)
+        memcpy(w.col + (c.pack.ncols * c.ld + n * s.pixels) * s.k.t_size, ws, s.k.t_size)
         s.k.overlap_gather(&o)
 
 
@@ -712,7 +710,7 @@ cdef const char *next_pixels(const Scatter *s, int64_t task, ScatterClass *c, in
         return call.src
     pixels = min(s.schedule.pixels, (part.last - n) * s.in_size) if s.schedule.joined else i_hi - i_lo
     bytes[0] = pixels * s.ci * s.k.s_size
-    return call.src + s.k.s_size * (row.image * s.in_n + tap_at(s, c, c.ntaps - 1, row.j) + i_lo * s.in_step)
+    return call.src + s.k.s_size * (row.image * s.in_n + tap_at(s, c, c.ntaps - 1, row.j, s.in_steps) + i_lo * s.in_step)
 
 
 # ---------------------------------------------------------------- products
@@ -780,7 +778,7 @@ cdef void multiply_in_place(const Scatter *s, Product *w, int64_t some) noexcept
         for chunk in range(c.nchunks):
             ch = c.chunks + chunk
             t.kc, t.add, r1 = <int>ch.depth, chunk > 0, 0
-            t.src = w.src + (tap_at(s, c, ch.tap, w.j) + (w.i_lo + p) * s.in_step + ch.channel * s.in_c) * k.s_size
+            t.src = w.src + (tap_at(s, c, ch.tap, w.j, s.in_steps) + (w.i_lo + p) * s.in_step + ch.channel * s.in_c) * k.s_size
             for i in range(tiles):
                 r0, r1 = r1, cut_at(&by_tile, i + 1)
                 t.a = w.weights + ch.at + r0 * CONVT_LDA * k.e_size
@@ -854,7 +852,8 @@ cdef void prefetch_planes(const Scatter *s, Product *w, int64_t chunk, int64_t p
     """
     cdef bint is_last = chunk + 1 == w.c.nchunks
     cdef ScatterChunk *ch = w.c.chunks + (0 if is_last else chunk + 1)
-    start_prefetch(s, w, tap_at(s, w.c, ch.tap, w.j) + w.i_lo + p + (some if is_last else 0) + ch.channel * s.in_c, ch.depth,
+    cdef int64_t pixel = w.i_lo + p + (some if is_last else 0)
+    start_prefetch(s, w, tap_at(s, w.c, ch.tap, w.j, s.in_steps) + pixel + ch.channel * s.in_c, ch.depth,
                    s.schedule.panels * s.k.nr * s.k.s_size // 64)
 
 
@@ -864,18 +863,18 @@ cdef void prefetch_next_row(const Scatter *s, Product *w, int64_t row, const Par
     Output rows that read the same last input row share the prefetches: the first begins at the first line of each plane, the
     others at the middle.
     """
-    cdef int64_t n, at, now = tap_at(s, w.c, w.c.ntaps - 1, w.j), lines = (w.m * s.k.s_size + 63) // 64, line = 0
+    cdef int64_t n, at, now = tap_at(s, w.c, w.c.ntaps - 1, w.j, s.in_steps), lines = (w.m * s.k.s_size + 63) // 64, line = 0
     cdef Row other
     cdef ScatterClass *c
     other.image = part.image
     if row > part.first:
         c = find_row(s, w.c, row - 1, &other)
-        if c.ntaps and tap_at(s, c, c.ntaps - 1, other.j) == now:
+        if c.ntaps and tap_at(s, c, c.ntaps - 1, other.j, s.in_steps) == now:
             line = lines // 2
     for n in range(row + 1, min(part.last, row + AHEAD + 1)):
         c = find_row(s, w.c, n, &other)
         if c.ntaps:
-            at = tap_at(s, c, c.ntaps - 1, other.j)
+            at = tap_at(s, c, c.ntaps - 1, other.j, s.in_steps)
             if at != now:
                 start_prefetch(s, w, at + w.i_lo + line * 64 // s.k.s_size, s.ci, lines - line)
                 return
@@ -904,7 +903,7 @@ cdef char *pixels_of_chunk(const Scatter *s, Product *w, int64_t chunk, int64_t 
     if not s.schedule.chunks_of_tap:
         pack_pixels(s, w, ch, w.i_lo + p, some, packed)
         return packed
-    at = tap_at(s, c, ch.tap, w.j)
+    at = tap_at(s, c, ch.tap, w.j, s.in_steps)
     if s.schedule.in_place:
         return w.src + (at + w.i_lo * s.in_step + ch.channel) * s.k.s_size
     part = chunk - ch.tap * s.schedule.chunks_of_tap
@@ -922,7 +921,7 @@ cdef void pack_pixels(const Scatter *s, Product *w, const ScatterChunk *chunk, i
     while depth < chunk.depth:
         last = min(s.ci_p, first + chunk.depth - depth)
         filled = min(s.ci, last) - first
-        at = tap_at(s, w.c, tap, w.j) + i_lo * s.in_step + first * s.in_c
+        at = tap_at(s, w.c, tap, w.j, s.in_steps) + i_lo * s.in_step + first * s.in_c
         p = 0
         # Contiguous pixels of a plane, for some panels at a time
         while s.across and s.in_step == 1 and (s.same_sets or s.part_lines) and p + 2 * k.nr <= m:
