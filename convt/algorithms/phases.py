@@ -50,21 +50,6 @@ class AxisClass(NamedTuple):
     inner: tuple  # (low, high) of the jj at which all shown phases have outputs in the window
     run: int = -1  # number of the order.Run that it is from, if runs were given
 
-    def extended_back(self, s):
-        """Return the run extended by one j at its start, which shows no phase."""
-        reached = [lo < hi for lo, hi in self.valid]
-        valid = tuple((lo + there, hi + there) for (lo, hi), there in zip(self.valid, reached, strict=True))
-        shown = tuple(span for span in valid if span[0] < span[1])
-        return self._replace(
-            count=self.count + 1,
-            first_in=tuple(i - 1 for i in self.first_in),
-            first_out=tuple(o - s * there for o, there in zip(self.first_out, reached, strict=True)),
-            valid=valid,
-            start=self.start - 1,
-            shown=shown,
-            inner=(max((low for low, _ in shown), default=0), min((high for _, high in shown), default=self.count + 1)),
-        )
-
 
 @remembered(256)
 def axis(k, s, d, merge, size, begin, out, split):

@@ -7,8 +7,8 @@
  * packed; algorithms/winograd/transforms.py has the coefficients.
  *
  * A register tile is one vector of channels of all points (at most 6 x 6). Loop order: vectors of channels, then the last axis,
- * then the other one; in `wino_filter` points, then columns, then in-channels. Every ISA has these operations; `wino_out` and
- * `wino_filter` may take non-temporal stores.
+ * then the other one; in `wino_filter` points, then columns, then in-channels. Every ISA has these operations; `wino_out`
+ * may take non-temporal stores.
  */
 INLINE void FN(wino_transform_input)(const int n, V *d)
 {
@@ -210,7 +210,6 @@ INLINE V FN(wino_point)(const int count, const convt_wino_filter *w, int r, int 
     const T *in = (const T *)w->in + c, *scale = (const T *)w->scale + w->start[r];
     T *out = (T *)w->out + r * w->out_row + c;
     const ptrdiff_t in_step = w->in_step, out_step = w->out_step;
-    const int stream = w->stream;
     V sum[2], nonfinite[2];
     for (int v = 0; v < count; v++)
         nonfinite[v] = V_(set1)(0);
@@ -223,10 +222,7 @@ INLINE V FN(wino_point)(const int count, const convt_wino_filter *w, int r, int 
                 sum[v] = V_(fma)(factor, V_(load)(in + at[e] + v * VL), sum[v]);
         }
         for (int v = 0; v < count; v++) {
-            if (stream)
-                V_(stream)(out + v * VL, sum[v]);
-            else
-                V_(store)(out + v * VL, sum[v]);
+            V_(store)(out + v * VL, sum[v]);
             nonfinite[v] = V_(fma)(sum[v], V_(set1)(0), nonfinite[v]);
         }
     }

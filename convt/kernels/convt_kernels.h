@@ -289,7 +289,6 @@ typedef struct {
     void *out;             /* E */
     ptrdiff_t out_row, out_step;
     int n, cols, rows;     /* cols: a multiple of vl; n: for AMX tiles, at most a step of depth */
-    int stream;            /* non-temporal stores, `out` is aligned to vectors; not for AMX tiles */
     const int64_t *start, *offset;
     const void *scale;     /* T */
 } convt_wino_filter;

@@ -306,8 +306,8 @@ PAGES = {
         A depth chunk has at most {_core.KC} in-channels
         at most {share(unpacked.schedule._BLOCK_SHARE)} of L2 unless
         fewer than {unpacked.schedule._LEAST_DEPTH} in-channels
-        Images of up to {word(unpacked.loops.FEW_PIXELS)} pixels multiply the filter in place,
-        in place, {source(UNPACKED, "MULTIPLIED_ROWS")} rows at a time
+        Up to {word(unpacked.loops.FEW_PIXELS)} images of up to {word(unpacked.loops.FEW_PIXELS)} pixels multiply
+        the filter in place, {source(UNPACKED, "MULTIPLIED_ROWS")} rows at a time
         Products of a task take at most {size(unpacked.schedule._PRODUCTS)}
         At most {unpacked.schedule._PIXELS} pixels of all images
         a table of at most {unpacked.schedule._ENTRIES} entries
@@ -317,7 +317,6 @@ PAGES = {
         If the filter exceeds {size(stages.LARGE_FILTER)}, all sizes use
         at most {TILES} register tiles of rows ({TILES * ROWS["avx512"]} output tiles in AVX-512)
         chains of at most {winograd.loops.CHAIN},
-        A gap of fewer than {winograd.loops.BRIDGE} tiles
         {stages.MOST_FORM} times the bytes of a filter over {size(stages.LARGE_FILTER)},
         and {stages.MOST_SMALL_FORM} times those of a smaller one
     """,

@@ -591,21 +591,19 @@ def test_wino_filter(k):
         src = guarded(taps, k.T)
         depth = n if on_vectors(k) else 32
         out = Guarded(rows * depth * cols * k.e_size // (4 if k.t_size == 4 else 8), k.T, aligned=True)
-        for stream in (0, 1) if on_vectors(k) else (0,):
-            made = record(
-                "convt_wino_filter", in_=src, in_step=cols, out=out.array, out_row=depth * cols, out_step=cols, n=n, cols=cols,
-                rows=rows, stream=stream, start=guarded(start, np.int64), offset=guarded(np.arange(8) * n * cols, np.int64),
-                scale=guarded(scale, k.T),
-            )  # fmt: skip
-            assert k.wino_filter(made)
-            k.fence()
-            want = np.stack([np.einsum("e,enc->nc", scale[a:b], taps[a:b]) for a, b in itertools.pairwise(start)])
-            got = out.array
-            if not on_vectors(k):
-                got = got.view(np.uint16).reshape(rows, k.parts, vectors, 16, 16, 2)[:, 0].transpose(0, 4, 2, 1, 3)
-                got = (got.reshape(rows, 32, cols).astype(np.uint32) << 16).view(np.float32)
-                want = np.pad(want, ((0, 0), (0, 32 - n), (0, 0)))
-            same(got.reshape(want.shape), want, k.T, (vectors, n, stream))
+        made = record(
+            "convt_wino_filter", in_=src, in_step=cols, out=out.array, out_row=depth * cols, out_step=cols, n=n, cols=cols,
+            rows=rows, start=guarded(start, np.int64), offset=guarded(np.arange(8) * n * cols, np.int64),
+            scale=guarded(scale, k.T),
+        )  # fmt: skip
+        assert k.wino_filter(made)
+        want = np.stack([np.einsum("e,enc->nc", scale[a:b], taps[a:b]) for a, b in itertools.pairwise(start)])
+        got = out.array
+        if not on_vectors(k):
+            got = got.view(np.uint16).reshape(rows, k.parts, vectors, 16, 16, 2)[:, 0].transpose(0, 4, 2, 1, 3)
+            got = (got.reshape(rows, 32, cols).astype(np.uint32) << 16).view(np.float32)
+            want = np.pad(want, ((0, 0), (0, 32 - n), (0, 0)))
+        same(got.reshape(want.shape), want, k.T, (vectors, n))
 
 
 @each_set("wino_filter")

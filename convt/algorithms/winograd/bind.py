@@ -47,8 +47,7 @@ def bind(schedule, in_strides, out_strides, recipe):
             chosen = [axis[n] for axis, n in zip(runs, numbers, strict=True)]
             offsets = [axis[run.group].offsets for axis, run in zip(groups, chosen, strict=True)]
             pack, _ = packs[tuple([run.group for run in chosen])]
-            axes = zip(chosen, c.starts_early, problem.strides, strict=True)
-            classes.append((c, [run.extended_back(s) if early else run for run, early, s in axes], offsets, pack))
+            classes.append((c, chosen, offsets, pack))
     how = schedule.execution.for_strides(out_strides)
     # On AMX, packing on the fly needs out-channels that are contiguous in the filter.
     on_the_fly = schedule.on_the_fly and (not unit.matrix or recipe.out_channel_stride == 1)

@@ -54,11 +54,11 @@ from convt.algorithms.direct.tables import columns
 from convt.algorithms.indexing cimport Cut, Grid, cut_at, cut_evenly, open_grid, take_index, take_task
 from convt.algorithms.packing cimport PackClass
 from convt.algorithms.winograd.transforms import KINDS
-from convt.algorithms.winograd.weights cimport WinogradRecipe, line_to_prefetch
+from convt.algorithms.winograd.weights cimport WinogradRecipe
 
 cnp.import_array()
 
-CHAIN, BRIDGE, PLACE = MOST_CHAIN, LEAST_GAP, POSITION
+CHAIN, PLACE = MOST_CHAIN, POSITION
 
 
 cdef enum:
@@ -67,7 +67,6 @@ cdef enum:
     AHEAD = 2  # while tile r is transformed, the input tile r + AHEAD is prefetched
     TILE_KINDS = 27  # kinds of tiles: first, last or between on each of three axes
     ALL_POINTS = 64  # a bit of `end_bits` that every point has; bits 0 to 5 are those of three axes
-    LEAST_GAP = 4  # a gap of fewer tiles is multiplied and its products ignored: cheaper than another kernel call
 
 
 cdef enum:  # the numbers of a place: where a tile of a task is
@@ -143,7 +142,6 @@ cdef struct WinogradTask:
     char *source          # the filter of the channel group, if the task packs weights on the fly; else NULL
     char *packed_panel    # weights packed on the fly: all points of a panel, on AMX one point
     char *widened_taps    # taps before their transform
-    int64_t next_panel, next_depth  # panel and first depth that are packed next
     char *refused         # flag: `direct` must repeat the call
     int64_t t0, m         # first tile and number of tiles
     int64_t p0, p1        # panels [p0, p1)
@@ -505,7 +503,6 @@ cdef void multiply_panel(WinogradPlan plan, WinogradTask *t, int64_t p, Chain *c
     stay in L2 until they are multiplied. On AMX, `multiply_point` packs each point, because the rows fill L2.
     """
     cdef WinogradClass *c = t.c
-    cdef Chain *start = chain
     cdef Chain *last = end
     cdef int64_t q
     if c.panels[p].first_piece == c.panels[p].end_piece:
@@ -518,7 +515,6 @@ cdef void multiply_panel(WinogradPlan plan, WinogradTask *t, int64_t p, Chain *c
             if plan.winograd_recipe.pack_all_points(c.pack, p, chain.at, chain.depth, t.source, t.packed_panel,
                                                     t.widened_taps):
                 convt_set(t.refused)
-            t.next_panel, t.next_depth = (p, last.at) if last != end else (p + 1, start.at)
         for q in range(c.npoints):
             multiply_point(plan, t, p, q, chain, last)
         chain = last
@@ -582,6 +578,7 @@ cdef void multiply_point(WinogradPlan plan, WinogradTask *t, int64_t p, int64_t 
         g.tile.prefetch = weights + chain[1].at * row if chain + 1 != last else next_weights
         if t.source != NULL and not k.parts:
             g.tile.b = t.packed_panel + q * chain.depth * width * k.e_size
+            g.tile.prefetch = <const char *>g.tile.b + chain.depth * width * k.e_size
         elif t.source != NULL:
             g.tile.b, g.tile.prefetch_step, g.next_source = t.packed_panel, plan.recipe.si * k.s_size, g.tile.prefetch
             if chain + 1 != last:
@@ -590,19 +587,19 @@ cdef void multiply_point(WinogradPlan plan, WinogradTask *t, int64_t p, int64_t 
                 g.next_source = plan.recipe.source_at(c.pack, p + 1, q, c.chains[t.start * c.chains_per_chunk].at, t.source)
             if plan.winograd_recipe.pack_one_point(c.pack, p, q, chain.at, chain.depth, t.source, t.packed_panel):
                 convt_set(t.refused)
-        multiply_tiles(plan, t, &g, <const char *>g.tile.b + chain.depth * width * k.e_size)
+        multiply_tiles(plan, t, &g)
         g.prefetches_outputs = False
         chain += 1
 
 
 cdef void find_ranges(WinogradPlan plan, const WinogradTask *t, PointTiles *g) noexcept nogil:
-    """Set the ranges of tiles that need a point. Ranges with a gap of fewer than LEAST_GAP tiles are joined."""
+    """Set the ranges of tiles that need a point."""
     cdef int64_t kind
     g.nranges = 0
     for kind in range(t.nkinds):
         if t.left_out[kind] & t.c.end_bits[g.q]:
             continue
-        if g.nranges == 0 or t.kind_start[kind] - g.ranges[2 * g.nranges - 1] >= LEAST_GAP:
+        if g.nranges == 0 or t.kind_start[kind] > g.ranges[2 * g.nranges - 1]:
             g.ranges[2 * g.nranges] = t.kind_start[kind]
             g.nranges += 1
         g.ranges[2 * g.nranges - 1] = t.kind_start[kind + 1]
@@ -619,8 +616,8 @@ cdef void zero_other_tiles(WinogradPlan plan, const WinogradTask *t, PointTiles 
             k.widen(g.products + low * k.nr * k.t_size, k.nr, plan.zeros, 0, 0, <int>(high - low), 0, <int>columns)
 
 
-cdef void multiply_tiles(WinogradPlan plan, const WinogradTask *t, PointTiles *g, const char *weights_end) noexcept nogil:
-    """Multiply the weights of a chain with the register tiles of all ranges. ``weights_end`` is the end of the weights."""
+cdef void multiply_tiles(WinogradPlan plan, const WinogradTask *t, PointTiles *g) noexcept nogil:
+    """Multiply the weights of a chain with the register tiles of all ranges."""
     cdef const convt_kernels *k = plan.k
     cdef WinogradClass *c = t.c
     cdef int64_t lines = convt_quotient(g.tile.kc, k.prefetch_interval), j, i, rows, count, r0, r1, done = 0
@@ -637,8 +634,6 @@ cdef void multiply_tiles(WinogradPlan plan, const WinogradTask *t, PointTiles *g
             if t.source != NULL and k.parts:
                 g.tile.prefetch = (g.next_source + done % k.prefetch_interval * lines * g.tile.prefetch_step
                                    + done // k.prefetch_interval * 64)
-            elif t.source != NULL:
-                prefetch_filter(plan, t, g, g.q * count + i, weights_end + i * lines * 64)
             if not g.first:
                 g.tile.init, g.tile.init_ld = g.products + r0 * k.nr * k.t_size, k.nr
             if g.prefetches_outputs:
@@ -647,21 +642,6 @@ cdef void multiply_tiles(WinogradPlan plan, const WinogradTask *t, PointTiles *g
             g.tile.prefetch += lines * 64 * (1 + g.tile.more_tiles)
             done += 1
             i += 1 + g.tile.more_tiles
-
-
-cdef void prefetch_filter(WinogradPlan plan, const WinogradTask *t, PointTiles *g, int64_t n,
-                          const char *weights) noexcept nogil:
-    """Let the n-th register tile prefetch a part of the filter that is packed next, else ``weights``.
-
-    Tiles prefetch one line of a tap for all in-channels, then the next line.
-    """
-    cdef int64_t interval = plan.k.prefetch_interval
-    g.tile.prefetch, g.tile.prefetch_step = weights, 64
-    cdef const char *line = line_to_prefetch(plan.winograd_recipe, t.c.pack, t.next_panel, t.next_depth,
-                                             convt_quotient(n, interval), t.source)
-    if line != NULL:
-        g.tile.prefetch_step = plan.recipe.si * plan.k.s_size
-        g.tile.prefetch = line + n % interval * convt_quotient(g.tile.kc, interval) * g.tile.prefetch_step
 
 
 cdef void prefetch_outputs(WinogradPlan plan, const WinogradTask *t, PointTiles *g, int64_t first, int64_t last) noexcept nogil:

@@ -35,7 +35,6 @@ class Class(NamedTuple):
 
     runs: tuple  # for each axis, the numbers of its runs
     scheme: tuple  # for each axis, the kind of its transform
-    starts_early: tuple  # for each axis, whether tiles begin one output before the run
     count: int  # type: ignore[assignment]  # number of classes times channel groups
     rows: int  # tiles of all images
     points: int  # points of a tile
@@ -110,9 +109,8 @@ def schedule(problem, here, unit, threads, finite=True, kinds=SMALL):
         weight_bytes += fit.count // problem.groups * _panel_bytes(problem, work.points * work.windows, work.columns, info)
         repacked += fit.count // problem.groups * _repacked_bytes(problem, merge, fit, cut, info, here)
         classes.append(Class(
-            tuple([a.runs for a in fit.equal_runs]), scheme, tuple([t.starts_early for t in fit.transforms]), fit.count,
-            work.rows, work.points, work.outputs, work.columns, work.depth, work.step, work.chain, cut,
-            work.point_share < _ALL_POINTS,
+            tuple([a.runs for a in fit.equal_runs]), scheme, fit.count, work.rows, work.points, work.outputs, work.columns,
+            work.depth, work.step, work.chain, cut, work.point_share < _ALL_POINTS,
             _staged_panels(problem, fit.transforms[-1].phases, cut, work.outputs, info), work.strides(cut.block),
         ))  # fmt: skip
     for equal_runs, _ in choice.plain:

@@ -55,7 +55,6 @@ class AxisTransform(NamedTuple):
     """A transform applied to a run of an axis."""
 
     kind: int  # Transform.kind; 0 if the run is not transformed
-    starts_early: bool  # tiles begin one output before the run, because that leaves out more points
     tiles: int
     points: int  # points of a tile
     outputs: int  # outputs of a tile
@@ -109,7 +108,7 @@ def _candidates(spans, taps, phases, adjacent, kinds, all_points):
     lows, highs, _ = zip(*spans, strict=True)
     count, inside, others = max(highs), min(highs) - max(lows) + 1, []
     all_inside = max(0, inside - 1) / count
-    candidates = [AxisTransform(0, False, count, 1, 1, taps, 1.0, all_inside, phases, taps * count, taps * phases)]
+    candidates = [AxisTransform(0, count, 1, 1, taps, 1.0, all_inside, phases, taps * count, taps * phases)]
     if count > 1 and taps > 1 and adjacent:
         for some in (kinds,) if kinds is SMALL else (kinds, SMALL):
             found = [_axis_transform(t, taps, count, spans, inside, phases, all_points) for t in some if t.taps <= taps]
@@ -122,31 +121,26 @@ def _candidates(spans, taps, phases, adjacent, kinds, all_points):
 
 
 def _axis_transform(t, taps, count, spans, inside, phases, all_points):
-    """Return the AxisTransform of a run. Its tiles begin one output before the run if that leaves out more points."""
-    n, early, windows = t.outputs, 0, -(-taps // t.taps)
+    """Return the AxisTransform of a run."""
+    n, windows = t.outputs, -(-taps // t.taps)
     points, tiles = n + t.taps - 1, -(-count // n)
-    multiplied = tiles * points
-    if not all_points:
-        multiplied = _multiplied(n, points, count, spans, 0) / phases
-        if n > 2 and (less := _multiplied(n, points, count + 1, spans, 1) / phases) < multiplied:
-            multiplied, early, tiles = less, 1, -(-(count + 1) // n)
+    multiplied = tiles * points if all_points else _multiplied(n, points, count, spans) / phases
     return AxisTransform(
-        t.kind, early > 0, tiles, points, n, windows, multiplied / (tiles * points), max(0, inside - n) / (count + early),
-        phases, windows * multiplied, windows * points * phases,
+        t.kind, tiles, points, n, windows, multiplied / (tiles * points), max(0, inside - n) / count, phases,
+        windows * multiplied, windows * points * phases,
     )  # fmt: skip
 
 
-def _multiplied(outputs, points, count, spans, early):
+def _multiplied(outputs, points, count, spans):
     """Return how many points of all tiles of a run are multiplied, summed over its phases.
 
     Only the first output of a tile needs the first point, and only the last output needs the last point. A point is left out if
     its output is outside the window. ``spans`` are (first output inside, end, number of phases), relative to the run's start.
-    Tiles begin ``early`` outputs before the run.
     """
     tiles, total = -(-count // outputs), 0
     last, inner = (tiles - 1) * outputs, points * max(0, tiles - 2)
     for low, high, phases in spans:
-        low, high, points_of_phase = low + early, high + early, inner
+        points_of_phase = inner
         if low < outputs:
             points_of_phase += points - (low > 0) - (high < outputs)
         if last and high > last:

@@ -18,7 +18,6 @@ from convt.algorithms.packing cimport NO_TAP, PackClass, PanelRecipe, offset_of
 cnp.import_array()
 
 cdef enum:
-    NON_TEMPORAL_BYTES = 1 << 22  # larger transformed weights are written with non-temporal stores
     MOST_TERMS = 27  # the most terms of a point: three taps on each of three axes
 
 
@@ -69,18 +68,16 @@ cdef class WinogradRecipe(PanelRecipe):
         cdef int64_t low = job % c.panel_jobs * c.job_channels
         cdef int64_t column = n * k.nr, high = min(self.ci, low + c.job_channels), t
         cdef int64_t width = (min(c.ncols, column + k.nr) - column + k.vl - 1) // k.vl * k.vl
-        cdef bint wrong = False, non_temporal = self.weight_bytes > NON_TEMPORAL_BYTES
+        cdef bint wrong = False
         src += g * self.sg
         dst += c.weights + g * c.group_weights + column * c.depth * k.e_size
         for t in range(c.nwindows):
             wrong |= self.transform(c, n, t, low, high, src, dst, c.nwindows * self.ci_p * width, t * self.ci_p + low,
-                                    non_temporal, stage)
-        if non_temporal:
-            k.fence()
+                                    stage)
         return wrong
 
     cdef bint transform(self, PackClass *c, int64_t n, int64_t w, int64_t low, int64_t high, char *src, char *dst,
-                        int64_t out_row, int64_t at_row, bint non_temporal, char *stage) noexcept nogil:
+                        int64_t out_row, int64_t at_row, char *stage) noexcept nogil:
         """Transform in-channels [low, high) of tap window ``w`` to all points of the n-th panel.
 
         Loop order: a few in-channels at a time, whose taps are first widened to ``stage``, then points of equal width. ``src``
@@ -96,7 +93,7 @@ cdef class WinogradRecipe(PanelRecipe):
         cdef char *slot
         cdef int64_t *taps
         cdef convt_wino_filter f
-        f.in_, f.in_step, f.out_row, f.stream = stage, k.nr, out_row, non_temporal
+        f.in_, f.in_step, f.out_row = stage, k.nr, out_row
         f.offset, f.scale = c.at, c.scale
         while low < high:
             f.n = <int>min(self.stage_channels, high - low)
@@ -133,7 +130,7 @@ cdef class WinogradRecipe(PanelRecipe):
         cdef bint wrong = False
         while packed_depth < depth:
             last = min(self.ci_p, low + depth - packed_depth)
-            wrong |= self.transform(c, n, w, low, min(self.ci, last), src, dst, depth * width, packed_depth, False, stage)
+            wrong |= self.transform(c, n, w, low, min(self.ci, last), src, dst, depth * width, packed_depth, stage)
             packed_depth += last - low
             w, low = w + 1, 0
         return wrong
@@ -156,7 +153,7 @@ cdef class WinogradRecipe(PanelRecipe):
         cdef bint wrong = False
         cdef convt_wino_filter f
         self.piece(c, column, end, src, &column_src, &taps)
-        f.in_step, f.out_row, f.out_step, f.cols, f.rows, f.stream = self.si, 0, end - column, <int>(end - column), 1, 0
+        f.in_step, f.out_row, f.out_step, f.cols, f.rows = self.si, 0, end - column, <int>(end - column), 1
         f.start, f.offset, start[0] = start, at, 0
         while depth:
             last = min(self.ci_p, low + depth)
@@ -176,22 +173,3 @@ cdef class WinogradRecipe(PanelRecipe):
                 low += f.n
             w, low, dst = w + 1, 0, next
         return wrong
-
-
-cdef const char *line_to_prefetch(WinogradRecipe recipe, PackClass *c, int64_t n, int64_t first, int64_t line,
-                                  char *src) noexcept nogil:
-    """Return the address of a cache line of the filter to prefetch before `pack_all_points`, NULL beyond the last one.
-
-    Lines are those of the first in-channel, counted tap by tap. ``first`` is the first depth, ``src`` the filter of the
-    group.
-    """
-    cdef int64_t w = convt_quotient(first, recipe.ci_p), low = first - w * recipe.ci_p, bytes = recipe.k.nr * recipe.k.s_size
-    cdef int64_t misaligned = (<size_t>src | recipe.si * recipe.k.s_size) & 63, lines = (bytes + 63) // 64 + (misaligned > 0)
-    cdef int64_t t = c.window_start[w] + convt_quotient(line, lines)
-    cdef int64_t *taps
-    cdef char *column_src
-    if t >= c.window_start[w + 1] or n * recipe.k.nr >= c.ncols:
-        return NULL
-    recipe.piece(c, n * recipe.k.nr, c.ncols, src, &column_src, &taps)
-    column_src += offset_of(taps[c.window_taps[t]]) + low * recipe.si * recipe.k.s_size
-    return column_src + min(bytes - 1, line % lines * 64)
