@@ -109,7 +109,7 @@ def _candidates(spans, taps, phases, adjacent, kinds, all_points):
     count, inside, others = max(highs), min(highs) - max(lows) + 1, []
     all_inside = max(0, inside - 1) / count
     candidates = [AxisTransform(0, count, 1, 1, taps, 1.0, all_inside, phases, taps * count, taps * phases)]
-    if count > 1 and taps > 1 and adjacent:
+    if taps > 1 and adjacent and max([high - low for low, high, _ in spans]) > 1:
         for some in (kinds,) if kinds is SMALL else (kinds, SMALL):
             found = [_axis_transform(t, taps, count, spans, inside, phases, all_points) for t in some if t.taps <= taps]
             if not found:
