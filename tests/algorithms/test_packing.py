@@ -70,13 +70,13 @@ def test_no_weight_that_is_not_finite_is_overlooked(case, algorithm, isa):
     places = np.random.default_rng(7).integers(0, filter.size, 3)
     with using_isa(isa):
         finite = lambda: not operator(case, filter, bias, algorithm=algorithm).plan(case.data_shape).note  # noqa: E731
-        assert finite()
+        assert finite(), f"{algorithm} on {isa}: got a note of a weight that is not finite before there is one"
         for place in (0, filter.size - 1, *places):
             before = filter.flat[place]
             filter.flat[place] = (np.nan, np.inf, -np.inf)[place % 3]
-            assert not finite(), place
+            assert not finite(), f"{algorithm} on {isa}: {filter.flat[place]} at {place} of {filter.shape} was overlooked"
             filter.flat[place] = before
-        assert finite()
+        assert finite(), f"{algorithm} on {isa}: got a note of a weight that is not finite, of weights that were before"
 
 
 # Channels that are not a multiple of a step of depth or of a panel; several classes, some at the window's edge; taps that are
