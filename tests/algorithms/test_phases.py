@@ -36,16 +36,42 @@ def triples_by_classes(size, k, s, d, begin, out, merge, split):
     return got
 
 
-@pytest.mark.parametrize("merge", [False, True, _phases.NESTED])
-@pytest.mark.parametrize("split", [False, True])
-def test_classes_cover_the_scatter(merge, split):
+def random_axes(count):
+    """Yield (size, k, s, d, begin, out) of random axes."""
     rng = random.Random(5)
-    for _ in range(3000):
-        case = (
+    for _ in range(count):
+        yield (
             rng.randint(0, 6), rng.randint(1, 6), rng.randint(1, 5), rng.randint(1, 4), rng.randint(-4, 12),
             rng.randint(0, 20),
         )  # fmt: skip
+
+
+each_analysis = pytest.mark.parametrize(
+    "merge, split", [(merge, split) for merge in (False, True, _phases.NESTED) for split in (False, True)]
+)
+
+
+@each_analysis
+def test_classes_cover_the_scatter(merge, split):
+    for case in random_axes(3000):
         assert triples_by_classes(*case, merge, split) == triples_by_definition(*case), case
+
+
+@each_analysis
+def test_kinds_count_what_leaves_the_input_and_the_window(merge, split):
+    for size, k, s, d, begin, out in random_axes(1000):
+        groups, runs = _phases.axis(k, s, d, merge, size, begin, out, split)
+        for kind, numbers in _phases.kinds(k, s, d, merge, size, begin, out, split):
+            for run in (runs[number] for number in numbers):
+                positions, group = range(run.start, run.start + run.count), groups[run.group]
+                seen = [[0 <= s * j + residue - begin < out for j in positions] for residue in group.residues]
+                shown = [phase for phase in seen if any(phase)]
+                outside = sum(not all(phases) for phases in zip(*shown, strict=True))
+                offsets = group.offsets[slice(*run.tap_range)]
+                before = any(positions[0] - offset < 0 for offset in offsets)
+                after = any(positions[-1] - offset >= size for offset in offsets)
+                got = kind.shown, kind.outside, kind.ends
+                assert got == (len(shown), outside, before + after), (size, k, s, d, begin, out, run)
 
 
 def test_equal_taps_share_a_group():
