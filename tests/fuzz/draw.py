@@ -29,7 +29,8 @@ def case(seed, isa=None):
     isa = isa or rng.choice(ISAS)
     dialect = rng.choice(["core"] * 8 + ["onnx", "openvino"])
     problem = _problem(rng, dialect)
-    form = rng.choice(["operator", "shot"] * 8 + ["borrowing", "pickled"] * 4 + ["dask"])  # dask is slow, so rare
+    form = rng.choice(["operator", "shot"] * 8 + ["borrowing", "pickled", "stream"] * 4 + ["dask"])  # dask is slow, so rare
+    form = "operator" if form == "stream" and problem["output_shape"] else form  # which a stream refuses
     form = "shot" if dialect != "core" else form
     found = {
         "isa": isa,
@@ -46,13 +47,19 @@ def case(seed, isa=None):
     }
     if rng.random() < 0.35:
         found["calls"] = _repeats(rng, found["calls"][0])
-    if found["backend"] == "reference" or form == "dask":
-        found["algorithm"] = "invariant" if form == "dask" and rng.random() < 0.7 else "auto"
+    parts = form in ("dask", "stream")
+    if found["backend"] == "reference" or parts:
+        found["algorithm"] = "invariant" if parts and rng.random() < 0.7 else "auto"
     if found["values"] == "denormal" and problem["dtype"] in ("float16", "bfloat16"):
         found["values"] = "integers"  # the dot product of bfloat16 flushes denormals to zero
-    if form == "dask":
+    if parts:
         problem["add"] = False
         found["backend"] = "native"
+    if form == "stream":
+        axis = rng.randrange(len(problem["kernel"]))
+        top = rng.randint(1, max(1, problem["in_sizes"][axis] // 2))  # small ones repeat a length, as most streams do
+        found["stream"] = {"axis": axis, "chunks": [rng.randint(0, top) for _ in range(rng.randint(0, 8))]}
+    elif form == "dask":
         found["chunks"] = [rng.randint(1, max(1, n)) for n in (problem["batch"], *problem["in_sizes"])]
     elif rng.random() < 0.06:
         found["odd"] = odd.draw(rng, dialect)

@@ -139,7 +139,7 @@ class _Run:
         too_large = ("odd" in call) if shape is None else math.prod(max(n, 1) for n in shape) > 10_000_000
         user_shape = None if shape is None or p["data_format"] == "NXC" else (shape[0], shape[-1], *shape[1:-1])
         out = None
-        accepts_out = call["dialect"] == "core" and call["form"] != "dask"
+        accepts_out = call["dialect"] == "core" and call["form"] not in ("dask", "stream")
         if each["out"] is not None and shape is not None and not too_large and accepts_out:
             out = memory.Guarded(user_shape or shape, DTYPES[p["dtype"]][0], each["out"])
         guarded_add = None  # kept, because it owns the memory of `add`
@@ -230,6 +230,8 @@ class _Run:
             self.operator = make(arrays[1], arrays[2], **k)
             if call["form"] == "pickled":
                 self.operator = pickle.loads(pickle.dumps(self.operator))
+        if call["form"] == "stream":
+            return self._stream(arrays[0], integration)
         got = self.operator(Array(arrays[0], integration), out, add=Array(add, integration))
         assert got.shape == self.operator.output_shape(arrays[0].shape)
         return got
@@ -255,6 +257,16 @@ class _Run:
         if self.call["algorithm"] == "invariant" and got.size:
             whole = convt.conv_transpose(np.ascontiguousarray(arrays[0]), *arrays[1:], **keywords)
             assert oracle.same_bits(got, whole), "the result of chunks differs in bits from a single call"
+        return got
+
+    def _stream(self, data, integration):
+        axis, chunks = self.call["stream"]["axis"] % len(self.problem["kernel"]), self.call["stream"]["chunks"]
+        place = axis + (1 if self.problem["data_format"] == "NXC" else 2)
+        stream = self.operator.stream(len(data), axis)
+        pieces = [stream(Array(chunk, integration)) for chunk in np.split(data, np.cumsum(chunks, dtype=int), place)]
+        got = np.concatenate([*pieces, stream.finish()], place)
+        if self.call["algorithm"] == "invariant" and got.size:
+            assert oracle.same_bits(got, self.operator(data)), "the result of chunks differs in bits from a single call"
         return got
 
     def _check(self, got, out, shape, windows, arrays, add, each):

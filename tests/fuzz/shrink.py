@@ -8,6 +8,7 @@ from .shrinking import steps
 _PER_AXIS = {"in_sizes": 1, "kernel": 1, "strides": 1, "dilations": 1, "pads_begin": 0, "pads_end": 0, "output_padding": 0,
              "output_shape": 0}  # fmt: skip
 _LEAST = {f"problem.{name}": n for name, n in {"batch": 1, "groups": 1, "ci": 1, "co": 1, **_PER_AXIS}.items()}
+_LEAST |= {"stream.axis": 0, "stream.chunks": 0}
 PLAIN = {
     "precision": None, "values": "integers", "machine": {}, "algorithm": "auto", "backend": "native", "seed": 0,
     "problem.output_shape": None, "calls.threads": 1, "calls.out": None, "calls.as": "numpy", "calls.clear": False,
@@ -28,7 +29,7 @@ def smaller(case):
 
 def _may_go(name, holder):
     if isinstance(holder, list):
-        return name == "calls" and len(holder) > 1
+        return name == "stream.chunks" or (name == "calls" and len(holder) > 1)
     return bool(re.match(r"odd|machine\.|calls\.(data|filter|bias|add|out)\.", name))
 
 
