@@ -13,6 +13,7 @@ import math
 import os
 import re
 import sys
+import tempfile
 import zlib
 from collections import defaultdict
 from pathlib import Path
@@ -30,7 +31,7 @@ from convt import _core, tuning
 if importlib.util.find_spec("bench") is None:  # beside a wheel, which installs it by another name
     sys.modules["bench"] = importlib.import_module("convt_bench")
 from convt._model import constants, machine
-from convt._plan import choose
+from convt._plan import choose, plans
 from convt._plan import measure as _measure
 from convt._run import config as _config
 
@@ -154,8 +155,35 @@ def pytest_configure(config):
     config.option.few_sets |= whole and not config.option.all
     if path := os.environ.get("CONVT_COSTS"):
         pretend_cpu(path)
+    if worker := getattr(config, "workerinput", None):
+        note_plans(config, plan_file(worker["testrunuid"], worker["workerid"]))
     config.addinivalue_line("markers", "every_isa: computes with every instruction set, each time one that it names itself")
     config.addinivalue_line("markers", "decisions: looks at a plan, a schedule or a cost")
+
+
+def plan_file(run, worker):
+    return Path(tempfile.gettempdir(), f"convt-plan-{run}-{worker}")
+
+
+def note_plans(config, path):
+    """Write the algorithm and the problem of each new plan of a worker to a file, which is kept if the worker crashes."""
+    bind = plans.Plans._bind
+
+    def noted(self, problem, ins, outs, name):
+        path.write_text(f"{name} at {_core.isa()}, {problem}", encoding="utf-8")
+        return bind(self, problem, ins, outs, name)
+
+    plans.Plans._bind = noted
+    config.add_cleanup(lambda: path.unlink(missing_ok=True))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(report):
+    """Add the last plan that the crashed worker made to the report of its test."""
+    path = plan_file(report.node.workerinput["testrunuid"], report.node.workerinput["workerid"])
+    if path.exists():
+        report.longrepr += f"; its last plan: {path.read_text(encoding='utf-8')}"
+        path.unlink()
 
 
 def pretend_cpu(path):
