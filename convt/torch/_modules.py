@@ -107,6 +107,9 @@ class _WithSettings:
     def __init__(self, *args: Any, precision: TorchPrecision = None, freeze: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._convt_settings = Settings(precision_of(precision), freeze)
+        if type(self) in TORCH_CLASSES:
+            # torch.fx does not enter modules of torch.nn, whose hooks it may be unable to trace.
+            self.__module__ = torch.nn.ConvTranspose2d.__module__
 
     def forward(self: Any, input: torch.Tensor, output_size: list[int] | None = None) -> torch.Tensor:
         """Compute the transposed convolution of ``input``, with the spatial sizes ``output_size`` if given."""
@@ -185,3 +188,4 @@ def as_torchs(module):
                 setattr(module.__class__, name, value)  # here, as torch does, because errors would name properties otherwise
     if not is_convts(module):
         vars(module).pop("_convt_settings", None)
+        vars(module).pop("__module__", None)

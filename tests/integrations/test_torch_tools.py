@@ -118,6 +118,15 @@ def test_traces_load_without_convt(model):
     close(torch.fx.symbolic_trace(module)(X) if model is chain else module(X), module(X))
 
 
+def test_symbolic_traces_enter_no_module_as_with_torchs():
+    module = torch.nn.Sequential(torch.nn.utils.spectral_norm(ct.ConvTranspose2d(3, 4, 2))).eval()
+    graph = torch.fx.symbolic_trace(module)  # would fail inside, in torch's hook that computes the weight
+    assert [node.op for node in graph.graph.nodes] == ["placeholder", "call_module", "output"]
+    close(graph(X), module(X))
+    ct.restore(module)
+    assert vars(module[0]).keys() == vars(torch.nn.utils.spectral_norm(torch.nn.ConvTranspose2d(3, 4, 2))).keys()
+
+
 @pytest.mark.parametrize("dynamo", [False, True])
 @pytest.mark.parametrize("model", [layer, chain], ids=["module", "sequential"])
 def test_onnx_files_are_torchs(model, dynamo, tmp_path):

@@ -186,7 +186,7 @@ def _leaves(name, value):
 def _state(name, model):
     yield f"repr of {name}", repr(model)
     for place, module in model.named_modules():
-        own = sorted(key for key in vars(module) if key not in ("forward", "_convt_settings"))
+        own = sorted(key for key in vars(module) if key not in ("forward", "_convt_settings", "__module__"))
         yield f"attributes of {name}.{place}", f"{module.training} {type(module).__name__} {' '.join(own)}"
     for key, value in model.state_dict(keep_vars=True).items():
         yield from _leaves(f"{name}.{key}", value)
