@@ -11,6 +11,7 @@ import itertools
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -31,6 +32,7 @@ from convt._base.dtypes import COMPUTED
 from convt._model import machine
 from convt._plan import plans
 from convt._plan.run import prepared
+from convt.algorithms import name_of, onednn
 
 
 def _tolerance(dtype):
@@ -44,15 +46,16 @@ DATA_FORMATS = ("NXC", "NCX")
 FILTER_FORMATS = ("XIO", "OIX", "IOX", "XOI", "GIOX")
 BACKENDS = ("native", "reference")
 ALGORITHMS = [name for name, each in plans.ALGORITHMS.items() if each.precision == "highest"]  # as exact as the sum of products
-NCX_ONLY = ("rows", "turned")  # algorithms for NCX only
-# Activations that are exact on the small integers of most cases, and those that are not.
-_SAMPLE = {"slope": 0.25, "low": -3, "high": 5.5, "alpha": 0.75}  # value of a parameter
-_SAMPLES = {
-    name: (name, *map(_SAMPLE.get, row.parameters)) if row.parameters else name
-    for name, row in ACTIVATIONS.items() if name != "none"
+NCX_ONLY = sorted({name_of(key) for key, each in plans.ALGORITHMS.items() if (each.limit or "").startswith("NCX data")})
+# Parameters of activations: first those of most tests, then ends of their ranges, both signs, and those of usual networks.
+PARAMETERS = {
+    "leaky_relu": [(0.25,), (0.01,), (0,), (1,), (3,), (-2,)], "elu": [(0.75,), (1,), (0,), (2.5,), (-0.5,)],
+    "clip": [(-3, 5.5), (0, 6), (2, 2), (-4, -1), (-np.inf, 1), (-1, np.inf), (-np.inf, np.inf)],
 }  # fmt: skip
+_SAMPLES = {name: (name, *PARAMETERS[name][0]) if row.parameters else name for name, row in ACTIVATIONS.items()}
+# Activations that are exact on the small integers of most cases, and those that are not.
 _IN_REGISTERS = ACTIVATIONS["leaky_relu"].code  # the last one that is applied to registers
-EXACT_ACTIVATIONS = (None, *(each for name, each in _SAMPLES.items() if ACTIVATIONS[name].code <= _IN_REGISTERS))
+EXACT_ACTIVATIONS = (None, *(each for name, each in _SAMPLES.items() if 0 < ACTIVATIONS[name].code <= _IN_REGISTERS))
 CURVED_ACTIVATIONS = tuple(each for name, each in _SAMPLES.items() if ACTIVATIONS[name].code > _IN_REGISTERS)
 ISA_ROWS = {row["name"]: row["available"] for row in _core.isa_rows()}
 ISAS = [name for name, available in ISA_ROWS.items() if available]  # in ascending order
@@ -125,6 +128,13 @@ def without_matrix_unit():
         yield
 
 
+def onednn_has(dtype):
+    """Check whether oneDNN has a deconvolution of a dtype for the instruction set that it uses."""
+    needed = {"float16": "fp16|amx", "bfloat16": "avx512_core"}.get(dtype, "")
+    row = next(each for each in COMPUTED if each.dtype.name == dtype)
+    return bool(row.onednn and re.search(needed, onednn.library.opened()["isa"]))
+
+
 # ---------------------------------------------------------------- the definition
 
 
@@ -181,6 +191,15 @@ def window_of(size, k, s, d, begin, end, auto_pad, output_padding, output_shape)
     return begin, reach - begin - end
 
 
+def codes_of_activations():
+    """Return ``{name: code}`` of the kernels' activations, as the text of their headers defines them."""
+    kernels = Path(convt.__file__).parent / "kernels"
+    contract, curved = ((kernels / name).read_text() for name in ("convt_kernels.h", "activations.h"))
+    names = re.findall(r"\w+", re.search(r"enum { CONVT_NONE, (.*?) }", contract)[1].replace("CONVT_", ""))
+    names += re.findall(r"^    X\((\w+), ", curved, re.MULTILINE)
+    return {name: code for code, name in enumerate(["NONE", *names])}
+
+
 def activate(activation, y):
     name, *p = activation if isinstance(activation, tuple) else (activation,)
     erfc = np.vectorize(math.erfc, otypes=[float])
@@ -204,6 +223,14 @@ def activate(activation, y):
             return np.where(y == np.inf, 1, sigmoid)
         gate = {"swish": sigmoid, "gelu": 0.5 * erfc(-y * math.sqrt(0.5))}[name]
         return np.where(y == np.inf, np.inf, y * gate)  # NaN at -inf
+
+
+@functools.lru_cache(256)
+def slopes(activation):
+    """Return the least and the greatest slope of an activation, to about 1%."""
+    x = np.linspace(-32, 32, 1 << 14)
+    found = np.diff(activate(activation, x)) / np.diff(x)
+    return tuple(np.round([found.min(), found.max()], 9))
 
 
 # ---------------------------------------------------------------- cases

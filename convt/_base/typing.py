@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Required, TypedDict, TypeVar
 
+from .activation import Plain
+
 # The dtype of an array or operator. bfloat16 is Any, because ml_dtypes has no type annotations.
 DType = TypeVar("DType", bound=np.generic, default=Any)
 
@@ -42,10 +44,9 @@ DataFormat: TypeAlias = Literal[
     "NXC", "channels_last", "NWC", "NLC", "NHWC", "NDHWC", "NCX", "channels_first", "NCW", "NCL", "NCHW", "NCDHW"
 ]  # fmt: skip
 FilterFormat: TypeAlias = Literal["XIO", "OIX", "IOX", "XOI", "GIOX"]
-_Plain: TypeAlias = Literal["none", "relu", "tanh", "sigmoid", "gelu", "swish", "hard_swish"]
 Activation: TypeAlias = (
-    _Plain
-    | tuple[_Plain]
+    Plain
+    | tuple[Plain]
     | tuple[Literal["leaky_relu", "elu"], Number]
     | tuple[Literal["clip"], Number, Number]
     | list[Any]  # a list with the same elements, which a type cannot express

@@ -61,8 +61,6 @@ def call(op: ConvTranspose, x: jax.Array) -> jax.Array:
 def _activated(y, name, *parameters):
     """Apply an activation with a function of JAX."""
     row = activation.ACTIVATIONS[name]
-    if not row.jax:
-        return y
     return operator.attrgetter(row.jax)(jax)(y, *parameters[: len(row.parameters)], **row.jax_keywords)
 
 

@@ -34,12 +34,10 @@
 #define CONVT_KC 256
 #define CONVT_LDA (CONVT_KC + 16)
 
-enum {
-    CONVT_NONE, CONVT_CLIP, CONVT_LEAKY, /* applied to registers */
-    CONVT_TANH, CONVT_SIGMOID, CONVT_GELU, CONVT_SWISH, CONVT_ELU, CONVT_HARD_SWISH /* applied to sums in memory */
-};
+enum { CONVT_NONE, CONVT_CLIP, CONVT_LEAKY };
 
-/* An activation act(x), with one of the codes above. The other codes do not use a and b.
+/* An activation act(x). Those above are applied to registers. The other codes are those of activations.h, applied to sums in
+ * memory, which use neither a nor b, except ELU.
  *
  *   CLIP     min(max(x, a), b); relu is CLIP with a = 0
  *   LEAKY    x < 0 ? a * x : x

@@ -15,13 +15,13 @@ from ._weights import computed, fingerprint, register_copy
 
 _FOLDED = (torch.float32, torch.float64)  # dtypes of weights exact enough to absorb a batch norm
 _NORMS = {1: torch.nn.BatchNorm1d, 2: torch.nn.BatchNorm2d, 3: torch.nn.BatchNorm3d}
-# Class -> (name of convt's activation, attributes of its parameters)
-_ACTIVATIONS = {getattr(torch.nn, each.torch[0]): (name, each.torch[1:]) for name, each in ACTIVATIONS.items() if each.torch}
+# Class -> (name of convt's activation, strides of the result, attributes of its parameters)
+_ACTIVATIONS = {getattr(torch.nn, each.torch[0]): (name, *each.torch[1:]) for name, each in ACTIVATIONS.items() if each.torch}
+_ACTIVATIONS[torch.nn.PReLU] = ("leaky_relu", "kept", "weight")
 _IDENTITIES = (torch.nn.Identity, torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d)  # in inference
 
 # torch's methods at the time convt was imported, because a program may replace them in the classes.
-_CLASSES: tuple[type[torch.nn.Module], ...] = (*_NORMS.values(), *_ACTIVATIONS, torch.nn.PReLU, *_IDENTITIES)
-_FORWARDS = {cls: cls.forward for cls in _CLASSES}
+_FORWARDS = {cls: cls.forward for cls in (*_NORMS.values(), *_ACTIVATIONS, *_IDENTITIES)}
 _FORWARD, _ITER, _CALL = torch.nn.Sequential.forward, torch.nn.Sequential.__iter__, torch.nn.Module.__call__
 
 
@@ -79,17 +79,16 @@ def _is_foldable_norm(module, rank):
 
 def _activation_of(module, dtype):
     """Return convt's activation for a module after a layer of this dtype, or None if the module is no supported activation."""
-    if _is_exactly(module, (torch.nn.PReLU,)):
-        slope = module._parameters.get("weight")
+    if not _is_exactly(module, _ACTIVATIONS):
+        return None
+    name, _, *attributes = _ACTIVATIONS[type(module)]
+    numbers = [getattr(module, each, None) for each in attributes]
+    if isinstance(module, torch.nn.PReLU):
+        (slope,) = numbers
         if not is_plain(slope, dtype) or slope.dim() > 1 or slope.numel() != 1:
             return None
-        name, numbers = "leaky_relu", (slope.item(),)  # read at each call
-    elif _is_exactly(module, _ACTIVATIONS):
-        name, attributes = _ACTIVATIONS[type(module)]
-        if name == "gelu" and module.approximate != "none":
-            return None
-        numbers = [getattr(module, each) for each in attributes]
-    else:
+        numbers = [slope.item()]  # read at each call
+    elif name == "gelu" and module.approximate != "none":
         return None
     return (name, *map(float, numbers)) if all(map(_is_number, numbers)) and list(numbers) == sorted(numbers) else None
 
@@ -156,8 +155,7 @@ class SequentialForward(Forward):
                 with aside():
                     result = _fold_and_compute(modules[n : n + 1 + count], norm, activation, input) if count else None
                 if result is not None:
-                    keeps = norm is None and _keeps_strides(modules[n + count])
-                    input, n = result if keeps else _with_usual_strides(result), n + 1 + count
+                    input, n = _with_strides(result, norm, modules[n + count]), n + 1 + count
                     continue
             input, n = each(input), n + 1
         return input
@@ -180,16 +178,17 @@ def _fold_and_compute(modules, norm, activation, input):
     return serve(rank, *arguments, settings.precision, freeze, settings.tune, activation, modules)
 
 
-def _keeps_strides(activation):
-    """Check whether torch's activation returns the strides of its input also where `_with_usual_strides` would not."""
-    return isinstance(activation, (torch.nn.PReLU, torch.nn.ReLU6)) or getattr(activation, "inplace", False)
+def _with_strides(result, norm, last):
+    """Return a result with the strides that it has in torch, which differ if there is one channel or one pixel.
 
-
-def _with_usual_strides(result):
-    """Return a result with the strides of torch's norms and activations: the usual ones if it is contiguous.
-
-    One channel or one pixel of a convolution may have strides of channels last.
+    ``last`` is the last of the modules that are fused. The result of a convolution may have strides of channels last. A module
+    whose strides are "kept" returns those of its input. Norms and modules with "usual" strides return a contiguous input with
+    the usual ones. The result of a module with "contiguous" strides is always contiguous.
     """
+    strides = _ACTIVATIONS.get(type(last), ("", "usual"))[1]
+    if (strides == "kept" or getattr(last, "inplace", False)) and norm is None:
+        return result
+    result = result.contiguous() if strides == "contiguous" else result
     if result.stride(1) == 1 and result.is_contiguous():
         return tensor_of(array(result).reshape(-1).reshape(result.shape))
     return result

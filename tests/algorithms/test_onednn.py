@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 from cases import (
     CURVED_ACTIVATIONS,
-    DTYPES,
     EXACT_ACTIVATIONS,
     INPUT_MEMORY,
     MEMORY,
@@ -31,6 +30,7 @@ from cases import (
     in_threads,
     matrix_unit,
     needs_checkout,
+    onednn_has,
     operator,
     run,
 )
@@ -81,9 +81,8 @@ def test_agrees_with_the_definition_in_any_memory(case, memory):
 
 def needs_dtype(dtype):
     """Skip the test if oneDNN has no deconvolution of a dtype for the instruction set that it found."""
-    wanted, isa = {"float16": "fp16|amx", "bfloat16": "avx512_core"}.get(str(dtype), ""), library.opened()["isa"]
-    if not re.search(wanted, isa):
-        pytest.skip(f"oneDNN has no {dtype} for {isa}")
+    if not onednn_has(str(dtype)):
+        pytest.skip(f"oneDNN has no {dtype} for {library.opened()['isa']}")
 
 
 @needs_onednn
@@ -169,7 +168,7 @@ def test_refuses_with_a_reason(case, reason):
 
 @needs_onednn
 @pytest.mark.parametrize("data_format", ["NXC", "NCX"])
-@pytest.mark.parametrize("dtype", [d for d in DTYPES if d != "float64"])
+@pytest.mark.parametrize("dtype", [each.dtype.name for each in COMPUTED if each.onednn])
 def test_operator(dtype, data_format):
     case = Case(
         dtype=dtype, batch=2, ci=32, co=24, in_sizes=(5, 5), kernel=4, strides=2, pads_begin=1, pads_end=1,
@@ -189,6 +188,14 @@ def test_operator(dtype, data_format):
     plan = op.plan(data.shape)
     assert plan.backend == "onednn" and plan.algorithm and plan.packed_bytes >= filter.nbytes
     assert plan.isa == library.opened()["isa"]
+
+
+@needs_onednn
+def test_an_activation_that_it_lacks_is_refused(monkeypatch):
+    monkeypatch.setitem(ACTIVATIONS, "swish", ACTIVATIONS["swish"]._replace(onednn=None))
+    data, filter = np.ones((1, 4, 4, 8), np.float32), np.ones((2, 2, 8, 8), np.float32)
+    with pytest.raises(convt.BackendUnavailableError, match="it has no activation swish"):
+        convt.conv_transpose(data, filter, activation="swish", backend="onednn")
 
 
 @needs_onednn

@@ -128,7 +128,7 @@ def test_planes_as_they_are(way, case, isa, monkeypatch):
     monkeypatch.setattr(planes.schedule, "cheaper_on_planes", lambda those, *problem: those.schedule(*at_all(*problem)))
     at_all = lambda problem, here, unit, finite: (problem, here, unit, 2, finite)  # noqa: E731
     with using_isa(isa):
-        for dtype, activation in zip(DTYPES, ("tanh", None, "gelu", "relu"), strict=True):
+        for dtype, activation in zip(DTYPES, itertools.cycle(("tanh", None, "gelu", "relu")), strict=False):
             now = replace(case, dtype=dtype, activation=activation, data_format="NCX")
             take(*([way] if way in every_way(now, "vectors") else every_way(now, "vectors")))
             check_all_ways(now, "scatter:vectors", HERE)

@@ -1,13 +1,24 @@
 """Tests of every activation, with several parameters each, on every backend, dtype and layout."""
 
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
-from cases import ALL_DTYPES, DATA_FORMATS, DTYPES, Case, activate, needs_checkout, operator, run
+from cases import (
+    ALL_DTYPES,
+    DATA_FORMATS,
+    DTYPES,
+    PARAMETERS,
+    Case,
+    activate,
+    codes_of_activations,
+    needs_checkout,
+    onednn_has,
+    operator,
+    run,
+    slopes,
+)
 
 import convt
 from convt import tuning
@@ -15,12 +26,9 @@ from convt._base import activation as _activation
 from convt._plan import measure as _measure
 from convt.algorithms import onednn
 
-# Every activation, with parameters at the ends of their ranges, of both signs, and those of usual networks.
-ROWS = {name: [name] for name, each in _activation.ACTIVATIONS.items() if not each.parameters} | {
-    "none": [None], "leaky_relu": [("leaky_relu", slope) for slope in (0.25, 0.01, 0, 1, 3, -2)],
-    "clip": [("clip", *ends) for ends in ((-3, 5.5), (0, 6), (2, 2), (-4, -1), (-np.inf, 1), (-1, np.inf), (-np.inf, np.inf))],
-    "elu": [("elu", alpha) for alpha in (0.75, 1, 0, 2.5, -0.5)],
-}  # fmt: skip
+ROWS = {name: [None if name == "none" else name] for name in _activation.ACTIVATIONS} | {
+    name: [(name, *numbers) for numbers in rows] for name, rows in PARAMETERS.items()
+}
 BACKENDS = ("native", "reference", "onednn", "tune", "tune: onednn", "auto, tuned: onednn")
 # Of one output, in units of max(1, |y|): of the function in float64 or float32, and of its rounding.
 TOLERANCE = {
@@ -28,19 +36,23 @@ TOLERANCE = {
 }
 
 
-def test_the_table_has_every_activation():
-    assert ROWS.keys() == _activation.ACTIVATIONS.keys()
+def test_rows_are_activations():
     assert all(_activation.parse(row)[0] == name for name, rows in ROWS.items() for row in rows)
+
+
+def test_slopes_are_those_of_the_functions():
+    found = {each: slopes(each) for each in (None, "tanh", "hard_swish", ("elu", 2.5), ("leaky_relu", -2), ("clip", 2, 2))}
+    wanted = [(1, 1), (0, 1), (-0.5, 1.5), (0, 2.5), (-2, 1), (0, 0)]
+    np.testing.assert_allclose(list(found.values()), wanted, atol=0.01)
 
 
 @needs_checkout
 def test_the_codes_are_those_of_the_kernels():
-    text = (Path(convt.__file__).parent / "kernels/convt_kernels.h").read_text(encoding="utf-8")
-    names = re.sub(r"/\*.*?\*/", "", re.search(r"enum \{\s*(CONVT_NONE.*?)\};", text, re.S)[1]).split(",")
-    codes = {name.strip(): code for code, name in enumerate(names)}
-    named = {"relu": "CONVT_CLIP", "leaky_relu": "CONVT_LEAKY"}
-    for name, each in _activation.ACTIVATIONS.items():
-        assert codes[named.get(name, f"CONVT_{name.upper()}")] == each.code, name
+    codes, named = codes_of_activations(), {"relu": "CLIP", "leaky_relu": "LEAKY"}
+    assert {name: each.code for name, each in _activation.ACTIVATIONS.items()} == {
+        name: codes[named.get(name, name.upper())] for name in _activation.ACTIVATIONS
+    }
+    assert max(codes.values()) == max(each.code for each in _activation.ACTIVATIONS.values())
 
 
 @pytest.fixture
@@ -49,12 +61,6 @@ def fresh_results():
     tuning.clear()
     yield
     tuning.clear()
-
-
-def has(dtype):
-    """Check whether oneDNN has a deconvolution of a dtype for the instruction set that it uses."""
-    wanted = {"float64": "none", "float16": "fp16|amx", "bfloat16": "avx512_core"}.get(dtype, "")
-    return bool(re.search(wanted, onednn.library.opened()["isa"]))
 
 
 @pytest.mark.parametrize("data_format", DATA_FORMATS)
@@ -72,7 +78,7 @@ def test_activation(activation, backend, dtype, data_format, monkeypatch, fresh_
     )  # fmt: skip
     data, filter, bias = case.arrays()
     data, bias = data / data.dtype.type(8), bias / bias.dtype.type(2)  # sums of -12 to 12 in steps of 1/8, all exact
-    if backend == "onednn" and not has(dtype):
+    if backend == "onednn" and not onednn_has(dtype):
         for refused in (replace(case, activation=None), case):
             with pytest.raises(convt.BackendUnavailableError):
                 run(refused, data, filter, bias, backend=backend)
@@ -87,7 +93,7 @@ def test_activation(activation, backend, dtype, data_format, monkeypatch, fresh_
         backend = "auto"
     op = operator(case, filter, bias, backend=backend)
     if winner:
-        assert op.plan(data.shape).backend == ("onednn" if has(dtype) else "native")
+        assert op.plan(data.shape).backend == ("onednn" if onednn_has(dtype) else "native")
     want = case.expected(data, filter, bias)
     for got in (op(data), op(data), *([run(case, data, filter, bias, backend=backend)] if backend != "tune" else [])):
         close(got, want, dtype)

@@ -4,7 +4,7 @@ import copy
 import math
 import random
 
-from cases import ALGORITHMS, CURVED_ACTIVATIONS, EXACT_ACTIVATIONS, FILTER_FORMATS, ISAS, NCX_ONLY, using_isa
+from cases import ALGORITHMS, CURVED_ACTIVATIONS, DTYPES, EXACT_ACTIVATIONS, FILTER_FORMATS, ISAS, NCX_ONLY, using_isa
 
 from convt import _core
 from convt._plan import plans
@@ -20,7 +20,7 @@ _MULTIPLES = [(1, 1), (1, 1), (1, 2), (2, 1), (3, 2)]  # in- and out-channels of
 # Kinds of sizes just above those of buffers, tables and integers (8,192, 2^16), and the most outputs of such a case.
 _LARGE = ("taps", "axis", "batch", "groups", "channels")
 _LARGE_OUTPUTS = 150_000
-_DTYPES = ["float32", "float32", "float16", "bfloat16", "bfloat16", "float64"]
+_DTYPES = [*DTYPES, "float32", "bfloat16"]
 
 
 def case(seed, isa=None):
@@ -50,7 +50,7 @@ def case(seed, isa=None):
     parts = form in ("dask", "stream")
     if found["backend"] == "reference" or parts:
         found["algorithm"] = "invariant" if parts and rng.random() < 0.7 else "auto"
-    if found["values"] == "denormal" and problem["dtype"] in ("float16", "bfloat16"):
+    if found["values"] == "denormal" and DTYPES[problem["dtype"]][0].itemsize == 2:
         found["values"] = "integers"  # the dot product of bfloat16 flushes denormals to zero
     if parts:
         problem["add"] = False

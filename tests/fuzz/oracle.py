@@ -133,8 +133,7 @@ def assert_right(call, algorithms, got, y, sizes, rounding=0):
         error = factor * size + rounding
         if _use_winograd(algorithms) and size.size:
             error = error + 64 * factor * size.max() * (200 if "winograd:six:vectors" in algorithms else 1)
-        slopes = map(abs, activation[1:]) if activation and activation[0] in ("leaky_relu", "elu") else ()
-        slope = max([1.5, *slopes])  # 1.5 is that of the hard swish at 3
+        slope = max(1.5, *map(abs, cases.slopes(activation)))
         error = error * slope + (
             0 if activation in cases.EXACT_ACTIVATIONS else (1e-14 if wide else 1e-6) * np.maximum(1, np.abs(want))
         )

@@ -5,6 +5,7 @@ import math
 import pickle
 from collections import Counter
 
+import ml_dtypes
 import numpy as np
 from cases import DTYPES, filter_in, using_isa
 
@@ -191,7 +192,7 @@ class _Run:
         if kind in ("special", "huge"):
             for a in (data, filter, bias):
                 if a is not None and a.size and rng.random() < 0.6:
-                    top = float(np.finfo(np.float32).max if p["dtype"] == "bfloat16" else np.finfo(dtype).max) * 0.99
+                    top = float(ml_dtypes.finfo(dtype).max) * 0.99
                     bad = [np.nan, np.inf, -np.inf] if kind == "special" else [top, -top, top / 2, top**0.5]
                     at = rng.integers(0, a.size, 3)
                     a.reshape(-1)[at] = rng.choice(bad, 3).astype(dtype)

@@ -9,13 +9,20 @@ from onnx_builder import MINE, OPSET, TensorProto, conv, helper, info, model_of,
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
+from cases import PARAMETERS  # noqa: E402
+
 import convt.onnxruntime  # noqa: E402
+from convt._base.activation import ACTIVATIONS  # noqa: E402
 
 AttributeProto = onnx.AttributeProto
 VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 
 PATHS = [str(each) for each in Path(__file__).parents[:2]]  # folders of the modules that these tests import
 RNG = np.random.default_rng(0)
+FUSED_ACTIVATIONS = {  # operator -> attributes
+    row.onnx[0]: {attribute: PARAMETERS[name][0][n] for n, (attribute, _) in enumerate(row.onnx[1:])}
+    for name, row in ACTIVATIONS.items() if row.onnx
+}  # fmt: skip
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 FUSED = re.compile(r"while running \S+ node\. Name:'[^']*'")  # ONNX Runtime names the node that it made of several
 SOURCE = re.compile(r"^.*?\[([A-Z]):onnxruntime:[^,]*, \S+ ")  # time, session and source line of a message of the logger

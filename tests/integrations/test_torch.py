@@ -8,10 +8,22 @@ import random
 import numpy as np
 import pytest
 from cases import child
-from torch_cases import DTYPES, FUNCTIONS, MODULES, OP, close, each_dtype, each_rank, random_case, reset_torch, torch  # noqa: F401
+from torch_cases import (  # noqa: F401
+    DTYPES,
+    FUNCTIONS,
+    MODULES,
+    OP,
+    close,
+    each_dtype,
+    each_rank,
+    fused_activations,
+    random_case,
+    reset_torch,
+    torch,
+)
 
 import convt.torch as ct
-from convt.torch import _arrays
+from convt.torch import _arrays, _fuse
 
 F = torch.nn.functional
 TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
@@ -105,6 +117,35 @@ for format in (torch.contiguous_format, torch.channels_last):
 assert "sympy" not in sys.modules
 """)
     assert code == 0, errors
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize(
+    "behind", [torch.nn.Identity(), torch.nn.PReLU(), torch.nn.ReLU(inplace=True), *fused_activations()], ids=str
+)
+def test_layouts_behind_norms_and_activations(behind, norm, together):
+    for channels, size in ((1, 4), (3, 1), (1, 1), (3, 4)):
+        layers = [*([torch.nn.BatchNorm2d(channels)] if norm else []), behind]
+        plain = torch.nn.Sequential(torch.nn.ConvTranspose2d(2, channels, 1), *layers).eval()
+        plain.to(memory_format=torch.channels_last)
+        model = ct.accelerate(copy.deepcopy(plain))[0]
+        if not together:
+            model[1].register_forward_hook(lambda *_: None)
+        for x in (torch.randn(2, 2, size, size), _last(torch.randn(2, 2, size, size))):
+            with torch.no_grad():
+                wanted = plain(x)
+                for _ in range(3):
+                    got = model(x)
+                    close(got, wanted)
+                    assert got.stride() == wanted.stride()
+
+
+def test_strides_of_an_activation_that_is_always_contiguous(monkeypatch):
+    monkeypatch.setitem(_fuse._ACTIVATIONS, torch.nn.LogSigmoid, ("", "contiguous"))
+    for channels, size in ((1, 4), (3, 1), (1, 1), (3, 4)):
+        x = _last(torch.randn(2, channels, size, size))
+        assert _fuse._with_strides(x, None, torch.nn.LogSigmoid()).stride() == torch.nn.LogSigmoid()(x).stride()
 
 
 def test_input_and_output_are_not_copied():

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 from cases import child
-from torch_cases import FUNCTIONS, MODULES, OP, F, Named, Own, agree, close, each_rank, reset_torch, torch  # noqa: F401
+from torch_cases import FUNCTIONS, MODULES, OP, F, Named, Own, agree, close, each_rank, fused_activations, reset_torch, torch  # noqa: F401
 
 import convt
 import convt.torch as ct
@@ -118,9 +118,8 @@ def chain(rank, activation, norm=True, groups=1, bias=True, dtype=torch.float32)
 @each_rank
 @pytest.mark.parametrize(
     "activation",
-    [None, torch.nn.ReLU(inplace=True), torch.nn.LeakyReLU(0.1), torch.nn.ReLU6(), torch.nn.Tanh(), torch.nn.Sigmoid(),
-     torch.nn.GELU(), torch.nn.GELU("tanh"), torch.nn.SiLU(), torch.nn.Hardswish(), torch.nn.ELU(0.5),
-     torch.nn.PReLU(), torch.nn.PReLU(6), torch.nn.Softplus()],
+    [None, *fused_activations(), torch.nn.ReLU(inplace=True), torch.nn.ReLU6(), torch.nn.GELU("tanh"), torch.nn.PReLU(),
+     torch.nn.PReLU(6), torch.nn.Softplus()],
     ids=str,
 )  # fmt: skip
 def test_sequentials_compute_together(rank, activation):

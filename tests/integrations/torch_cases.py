@@ -7,10 +7,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from cases import PARAMETERS  # noqa: E402
 from fuzz.models.parts import Filtering, Squeezing1d, Weighted  # noqa: E402, F401
 from fuzz.models.perform import agree  # noqa: E402, F401
 
 import convt.torch as ct  # noqa: E402
+from convt._base.activation import ACTIVATIONS  # noqa: E402
 from convt.torch import _weights  # noqa: E402
 
 F, nn = torch.nn.functional, torch.nn
@@ -36,6 +38,17 @@ def close(got, wanted, dtype=None):
     assert (
         float((got.detach().double() - wanted.detach().double()).abs().max() if got.numel() else 0) <= TOLERANCE[dtype] * scale
     )
+
+
+def fused_activations():
+    """Return a module of each activation that convt fuses, with parameters that are not torch's defaults."""
+    modules = []
+    for name, row in ACTIVATIONS.items():
+        if row.torch:
+            modules.append(getattr(nn, row.torch[0])())
+            for n, attribute in enumerate(row.torch[2:]):
+                setattr(modules[-1], attribute, PARAMETERS[name][0][n])
+    return modules
 
 
 def outcome(program, *arguments):

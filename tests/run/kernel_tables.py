@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import DTYPES, HAS_CHECKOUT, ISA_ROWS
+from cases import DTYPES, HAS_CHECKOUT, ISA_ROWS, codes_of_activations
 from fuzz import memory
 
 import convt
@@ -155,8 +155,7 @@ def records(made):
     return array
 
 
-_CODES = re.search(r"enum {\s*(CONVT_NONE.*?)}", _without_comments(HEADER), re.DOTALL)[1]
-ACT = {name.removeprefix("CONVT_"): code for code, name in enumerate(re.findall(r"\w+", _CODES))}
+ACT = codes_of_activations()
 
 
 def act(name="NONE", a=0.25, b=3.0):

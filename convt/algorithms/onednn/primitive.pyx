@@ -34,6 +34,8 @@ def reason(problem):
     """Return the reason why oneDNN cannot express the problem, or None if it can."""
     if problem.dtype not in _DTYPES:
         return f"it has no {problem.dtype} on CPUs"
+    elif activation.ACTIVATIONS[problem.activation[0]].onednn is None:
+        return f"it has no activation {problem.activation[0]}"
     elif problem.rank > 3:
         return f"it has at most 3 spatial axes, not {problem.rank}"
     elif 0 in problem.in_sizes or problem.ci == 0:
@@ -99,10 +101,7 @@ cdef class Primitive:
     """
 
     def __init__(self, problem, str src_layout, str dst_layout, bint bias, int threads, bint fused=True):
-        cdef onednn_dims strides
-        cdef onednn_dims dilates
-        cdef onednn_dims begin
-        cdef onednn_dims end
+        cdef onednn_dims strides, dilates, begin, end
         cdef int n
         self.threads = threads
         for n, (s, d, b, e) in enumerate(zip(problem.strides, problem.dilations, problem.begin, pads_end(problem))):

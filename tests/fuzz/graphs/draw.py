@@ -5,13 +5,21 @@ A key that is left out of a dict of a case has its plainest value (see `build.py
 
 import random
 
-ACTIVATIONS = {  # operator -> attributes and their values
-    "Relu": {}, "Tanh": {}, "Sigmoid": {}, "LeakyRelu": {"alpha": [0.1, 0.3, 1.5, -0.5, 0.0, 1e20]},
-    "Elu": {"alpha": [0.5, 2.0, -1.0]}, "HardSwish": {}, "Gelu": {"approximate": ["none", "tanh"]},
-    "HardSigmoid": {"alpha": [0.1, 0.2], "beta": [0.4]}, "Softplus": {}, "Selu": {}, "ThresholdedRelu": {"alpha": [0.5]},
-    "Neg": {}, "Abs": {},
+import onnx
+from cases import PARAMETERS
+
+from convt._base.activation import ACTIVATIONS
+
+_ACTIVATIONS = {  # operator -> attributes and their values
+    row.onnx[0]: {attribute: [float(each[n]) for each in PARAMETERS[name]] for n, (attribute, _) in enumerate(row.onnx[1:])}
+    for name, row in ACTIVATIONS.items() if row.onnx
+} | {
+    "LeakyRelu": {"alpha": [0.1, 0.3, 1.5, -0.5, 0.0, 1e20]}, "Gelu": {"approximate": ["none", "tanh"]},
+    "HardSigmoid": {"alpha": [0.1, 0.2], "beta": [0.4]}, "Softplus": {}, "Selu": {},
+    "ThresholdedRelu": {"alpha": [0.5]}, "Neg": {}, "Abs": {},
 }  # fmt: skip
-_SINCE = {"HardSwish": 14, "Gelu": 20}  # operator -> its first opset
+_SCHEMAS = [each for each in onnx.defs.get_all_schemas_with_history() if each.domain == ""]
+_SINCE = {name: min(each.since_version for each in _SCHEMAS if each.name == name) for name in _ACTIVATIONS}  # the first opset
 _DOUBLE = ("Relu", "Tanh", "Sigmoid", "Neg", "Abs")  # activations that ONNX Runtime has in float64
 _VALUES = ["real"] * 8 + ["integers"] * 3 + ["zero", "ones", "huge", "tiny", "subnormal", "special"]
 _SIZES = {1: [1, 2, 3, 4, 5, 7, 9], 2: [1, 2, 3, 4, 5], 3: [1, 2, 3]}  # number of axes -> sizes of inputs
@@ -156,12 +164,12 @@ class _Draw:
         return {"op": "instance", "tensors": self.constant()}
 
     def activation(self, depth=0):
-        names = [name for name in ACTIVATIONS if self.opset >= _SINCE.get(name, 0) or self.maybe(0.05)]
+        names = [name for name in _ACTIVATIONS if self.opset >= _SINCE[name] or self.maybe(0.05)]
         if self.dtype == "float64" and self.maybe(0.95):
             names = [name for name in names if name in _DOUBLE]
         kind = self.rng.choice(names)
         found = {"op": "activation", "type": kind}
-        for name, values in ACTIVATIONS[kind].items():
+        for name, values in _ACTIVATIONS[kind].items():
             self._optional(found, 0.7, **{name: values})
         return found
 

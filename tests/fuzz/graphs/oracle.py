@@ -11,9 +11,11 @@ import cases
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
+from convt._base.activation import ACTIVATIONS
+
 _DTYPES = {TensorProto.FLOAT: "float32", TensorProto.FLOAT16: "float16", TensorProto.DOUBLE: "float64"}
 _CURVED = {"float16": 2.0**-10, "float32": 4e-6, "float64": 1e-13}  # error of an exponential or of an approximation of one
-_EXPONENTIALS = ("Tanh", "Sigmoid", "Elu", "Gelu", "Softplus", "Selu")
+_STRAIGHT = ("Relu", "LeakyRelu", "HardSwish", "HardSigmoid", "ThresholdedRelu", "Neg", "Abs")  # without an exponential
 
 
 class Bound(NamedTuple):
@@ -301,12 +303,13 @@ def _activation(kind, x, given):
     given = {name: float(np.float32(value)) if isinstance(value, float) else value for name, value in given.items()}
     f = lambda v: function(v, **given)  # noqa: E731
     v = f(x.v)
+    slope = slope(**given) if callable(slope) else slope
     if slope is None:  # monotone
         e = np.maximum(np.abs(f(x.v + x.e) - v), np.abs(f(x.v - x.e) - v))
         e = np.where(x.e == 0, 0, e)
     else:
-        e = x.e * (slope(**given) if callable(slope) else slope)
-    if kind in _EXPONENTIALS:
+        e = x.e * slope
+    if kind not in _STRAIGHT:
         size = np.where(np.isfinite(x.v), np.abs(x.v), 0)
         e = e + _CURVED[x.dtype] * np.maximum(1, size if kind == "Gelu" else np.where(np.isfinite(v), np.abs(v), 0))
         if kind == "Softplus" and x.dtype == "float64":  # where the exponential overflows, ONNX Runtime often gives infinity
@@ -322,10 +325,6 @@ def _activation(kind, x, given):
     return _done(v, np.where(np.isinf(x.e), np.inf, e), x.dtype)  # it may be NaN where x may be anything
 
 
-def _elu(v, alpha=1.0):
-    return np.where(v > 0, v, alpha * np.expm1(v))
-
-
 def _gelu(v, approximate=b"none"):
     if approximate in (b"tanh", "tanh"):
         return 0.5 * v * (1 + np.tanh(math.sqrt(2 / math.pi) * (v + 0.044715 * v**3)))
@@ -337,14 +336,25 @@ def _selu(v):
     return gamma * np.where(v > 0, v, alpha * np.expm1(v))
 
 
-_DEFAULTS = {"LeakyRelu": {"alpha": 0.01}, "HardSigmoid": {"alpha": 0.2, "beta": 0.5}}  # those that float32 rounds
-# Operator -> function, and the largest slope, or None for a monotone function.
-_ACTIVATIONS = {
-    "Relu": (lambda v: np.maximum(v, 0), None), "Tanh": (np.tanh, None), "Sigmoid": (lambda v: 1 / (1 + np.exp(-v)), None),
-    "LeakyRelu": (lambda v, alpha: np.where(v >= 0, v, alpha * v), lambda alpha: max(1, abs(alpha))),
-    "Elu": (_elu, lambda alpha=1.0: max(1, abs(alpha))), "Selu": (_selu, 1.76), "Gelu": (_gelu, 1.2),
-    "HardSwish": (lambda v: v * np.clip(v / 6 + 0.5, 0, 1), 1.5),
-    "HardSigmoid": (lambda v, alpha, beta: np.clip(alpha * v + beta, 0, 1), None),
+def _fused(name):
+    """Return the function of an activation that convt fuses and its largest slope, for an entry of `_ACTIVATIONS`."""
+
+    def function(v, **given):
+        return cases.activate((name, *given.values()) if given else name, v)
+
+    def slope(**given):
+        low, high = cases.slopes((name, *given.values()) if given else name)
+        return None if low >= 0 else 1.01 * max(-low, high)
+
+    return function, slope
+
+
+_FUSED = {row.onnx[0]: name for name, row in ACTIVATIONS.items() if row.onnx}
+_DEFAULTS = {kind: dict(ACTIVATIONS[name].onnx[1:]) for kind, name in _FUSED.items()}  # those that float32 rounds
+_DEFAULTS["HardSigmoid"] = {"alpha": 0.2, "beta": 0.5}
+# Operator -> function, and the largest slope, or None for a monotone function, or a function that returns it for attributes.
+_ACTIVATIONS = {kind: _fused(name) for kind, name in _FUSED.items()} | {
+    "Gelu": (_gelu, 1.2), "Selu": (_selu, 1.76), "HardSigmoid": (lambda v, alpha, beta: np.clip(alpha * v + beta, 0, 1), None),
     "Softplus": (lambda v: np.logaddexp(v, 0), None), "Neg": (np.negative, 1), "Abs": (np.abs, 1),
     "ThresholdedRelu": (lambda v, alpha=1.0: np.where(v > alpha, v, 0), None),
 }  # fmt: skip
