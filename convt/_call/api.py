@@ -354,8 +354,8 @@ def conv_transpose(
         Shape of the filter: "XIO" is (*kernel, C, M / G), "OIX" is (M / G, C, *kernel), "IOX" is (C, M / G, *kernel), "XOI" is
         (*kernel, M / G, C), and "GIOX" is (G, C / G, M / G, *kernel).
     activation : str or tuple, optional
-        "relu", ("leaky_relu", slope), ("clip", low, high), "tanh", "sigmoid", "gelu" (erf), "swish", "hard_swish" or
-        ("elu", alpha). Applied after ``bias`` and ``add`` as outputs are stored.
+        A name of the table "Activations" of the API reference, such as "relu", or a tuple of a name and its parameters, such
+        as ("leaky_relu", 0.2). Applied after ``bias`` and ``add`` as outputs are stored.
     out : array, optional
         Array for the result: it is written in place and returned. It must have the shape and dtype of the result, overlap no
         input, and be known to be writeable: a NumPy array, or an object whose DLPack capsule says so. Arrays of JAX and

@@ -128,9 +128,9 @@ class InferenceSession(onnxruntime.InferenceSession):
     """An ``onnxruntime.InferenceSession`` with convt's execution provider, and a report of what it computes.
 
     The provider computes ConvTranspose nodes on CPUs, including those in subgraphs and functions. An Add of a constant bias, a
-    BatchNormalization, an Add of another value, and an activation (Relu, LeakyRelu, PRelu, Elu, Tanh, Sigmoid, Gelu, HardSwish)
-    that follow a node are fused with it. ONNX Runtime does everything else, and computes the nodes for which its results differ
-    from the ONNX specification. Weights that are constants are packed once, in the first run.
+    BatchNormalization, an Add of another value, and an activation that follow a node are fused with it: a PRelu, or one of the
+    table "Activations" of the API reference. ONNX Runtime does everything else, and computes the nodes for which its results
+    differ from the ONNX specification. Weights that are constants are packed once, in the first run.
 
     convt runs on the session's threads, ``sess_options.intra_op_num_threads`` of them. If that is 0, convt uses its own number
     (`convt.set_num_threads`).

@@ -109,10 +109,10 @@ def accelerate(
     norm, sharing, training mode and device do not change: only ``forward`` is replaced. Modules whose class defines its own
     ``forward`` are left to torch, except with ``functional=True``.
 
-    In inference (``no_grad``, norms in ``eval`` mode), a batch norm and an activation (ReLU, ReLU6, LeakyReLU, Tanh, Sigmoid,
-    GELU, SiLU, Hardswish, ELU, PReLU of one slope) that follow a transposed convolution in a `torch.nn.Sequential` are fused
-    with it. When torch exports, traces or quantizes a model, it sees its own modules. Repeated calls are safe. If a call raises
-    an exception, the model is as before.
+    In inference (``no_grad``, norms in ``eval`` mode), a batch norm and an activation that follow a transposed convolution in a
+    `torch.nn.Sequential` are fused with it: a PReLU of one slope, or one of the table "Activations" of the API
+    reference. When torch exports, traces or quantizes a model, it sees its own modules. Repeated calls are safe. If a call
+    raises an exception, the model is as before.
 
     Parameters
     ----------
