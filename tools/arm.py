@@ -18,9 +18,9 @@ import subprocess
 import sys
 
 import mca
-from instrumented import copy, test_files
+from instrumented import copy, instruction_sets, test_files
 
-ISAS = "baseline", "neon", "neon_bf16"
+ISAS = ["baseline", *instruction_sets("ARM_ISAS")]
 PYTHON = "python{}.{}".format(*sys.version_info)
 DEBIAN = [
     f"{PYTHON}-minimal", f"lib{PYTHON}-minimal", f"lib{PYTHON}-stdlib", f"lib{PYTHON}-dev", "libc6", "libgomp1", "libgcc-s1",

@@ -14,9 +14,9 @@ import os
 import subprocess
 import sys
 
-from instrumented import build, copy, test_files
+from instrumented import build, copy, instruction_sets, test_files
 
-EMULATED = "avx512", "avx512_bf16", "avx512_amx"
+EMULATED = instruction_sets("X86_ISAS")[1:]
 # Tests that compute and need no package besides convt's own.
 TESTS = "planes direct depthwise winograd scatter matrix packing numerics memory properties threads"
 

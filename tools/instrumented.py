@@ -1,6 +1,7 @@
-"""Builds of convt in a separate folder, with extra compiler flags: shared by sanitize.py, emulate.py and coverage.py."""
+"""Builds of convt in a separate folder, with extra compiler flags: shared by sanitize, emulate, arm and coverage."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,12 @@ NO_LONG_CALLS = ("--deselect", "tests/run/test_threads.py::test_a_long_call_does
 def test_files(names):
     """Return the paths of test files from their names in words: "direct planes"."""
     return [str(path.relative_to(ROOT)) for name in names.split() for path in sorted(ROOT.glob(f"tests/*/test_{name}.py"))]
+
+
+def instruction_sets(table):
+    """Return the names of a table of setup.py, X86_ISAS or ARM_ISAS, from the smallest to the largest."""
+    rows = (ROOT / "setup.py").read_text().split(f"\n{table} = [\n")[1].split("\n]")[0]
+    return re.findall(r'^    \("(\w+)", ', rows, re.MULTILINE)
 
 
 def copy(name):

@@ -16,7 +16,7 @@ structure = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(structure)
 
 
-# What may fall, never rise: one in, one out. When a number falls, write the new one here.
+# What may fall, never rise: one in, one out (CONTRIBUTING.md, Architecture). When a number falls, write the new one here.
 MOST = {
     "code of _call": 907,
     "code of _cli": 336,
@@ -44,7 +44,11 @@ MOST = {
 def test_nothing_grows():
     found = structure.figures() | {"names of algorithms": len(NAMES)}
     assert found.keys() == MOST.keys()
-    assert {what: number for what, number in found.items() if number > MOST[what]} == {}
+    risen = [f"{what}: {MOST[what]} -> {number}" for what, number in found.items() if number > MOST[what]]
+    assert not risen, (
+        f"{'; '.join(risen)}. Make room in the same place, or raise MOST and say why in the message of the change: "
+        'see "One in, one out" in CONTRIBUTING.md, section Architecture.'
+    )
     # So that what one change deletes is not there for the next one to fill.
     assert {what: number for what, number in found.items() if number < 0.98 * MOST[what] - 5} == {}
 
