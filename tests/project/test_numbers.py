@@ -317,6 +317,7 @@ PAGES = {
         If the filter exceeds {size(stages.LARGE_FILTER)}, all sizes use
         at most {TILES} register tiles of rows ({TILES * ROWS["avx512"]} output tiles in AVX-512)
         chains of at most {winograd.loops.CHAIN},
+        A gap of fewer than {winograd.loops.BRIDGE} tiles
         {stages.MOST_FORM} times the bytes of a filter over {size(stages.LARGE_FILTER)},
         and {stages.MOST_SMALL_FORM} times those of a smaller one
     """,

@@ -29,7 +29,7 @@ cdef enum:  # indices of the counts, in the order of `count_names`; counts befor
         AMX_PACK, COUNTS
 
 cdef double EXPOSED = costs.EXPOSED
-cdef int64_t CHAIN = loops.CHAIN
+cdef int64_t CHAIN = loops.CHAIN, BRIDGE = loops.BRIDGE
 
 
 cdef list count_names(unit):
@@ -100,13 +100,14 @@ cdef class Work:
     cdef readonly int64_t chain  # depth that is summed alone, a part of a chunk
     cdef readonly double point_share  # fraction of points that is multiplied
     cdef double share, pieces, weight_bytes
+    cdef list axis_shares  # for each transformed axis: (fraction of its points that is multiplied, tiles along it)
 
     def __init__(self, WorkTerms terms, transforms, double share=1.0):
         cdef int64_t tiles, points, outputs, windows, phases = 1, adjacent, nr = terms.tile.nr, vl = terms.tile.vl
         cdef double part, inner, inside = 1.0
-        self.terms, self.share, self.point_share = terms, share, 1.0
+        self.terms, self.share, self.axis_shares, self.point_share = terms, share, [], 1.0
         self.rows, self.points, self.outputs, self.windows, self.phases = terms.batch, 1, 1, 1, 1
-        for _, tiles, points, outputs, windows, part, inner, phases, _, _ in transforms:
+        for kind, tiles, points, outputs, windows, part, inner, phases, _, _ in transforms:
             self.rows *= tiles
             self.points *= points
             self.outputs *= outputs
@@ -114,6 +115,8 @@ cdef class Work:
             self.phases *= phases
             self.point_share *= part
             inside *= inner
+            if kind:
+                self.axis_shares.append((part, tiles))
         self.columns = terms.co * self.phases
         self.panels = ceil_quotient(self.columns, nr)
         self.depth = self.windows * terms.filled
@@ -133,10 +136,12 @@ cdef class Work:
         """Fill ``values`` with the counts of a task of so many tiles and panels: its GEMMs, weights and transforms."""
         cdef WorkTerms t = self.terms
         cdef int64_t nr = t.tile.nr, vl = t.tile.vl, kstep = t.tile.kstep, columns = min(self.columns, panel_block * nr)
-        cdef int64_t padded = ceil_quotient(self.columns, vl) * vl, vectors = ceil_quotient(t.ci, max(vl, kstep))
-        cdef double multiplied = self.share * self.points * self.point_share, bytes, fetched, reread = 0.0
-        cdef double rows, sums, weights, reads
+        cdef int64_t padded = ceil_quotient(self.columns, vl) * vl, vectors = ceil_quotient(t.ci, max(vl, kstep)), tiles, n = 0
+        cdef double multiplied = self.share * self.points, part, bytes, fetched, reread = 0.0, rows, sums, weights, reads
         cdef TileCounts gemm = count_tiles(&t.tile, block, columns, self.depth, self.chain, 0)
+        for part, tiles in self.axis_shares:  # small gaps between tiles are multiplied too, except on the first axis
+            multiplied *= part if n == 0 or 2 * block >= 3 * BRIDGE * tiles else (2 + part) / 3
+            n += 1
         rows, sums = <double>self.points * block * span * self.step * t.e_size, <double>self.points * block * nr * t.t_size
         weights = <double>self.points * span * self.step * nr * t.e_size
         if not t.tile.parts:

@@ -58,7 +58,7 @@ from convt.algorithms.winograd.weights cimport WinogradRecipe
 
 cnp.import_array()
 
-CHAIN, PLACE = MOST_CHAIN, POSITION
+CHAIN, BRIDGE, PLACE = MOST_CHAIN, LEAST_GAP, POSITION
 
 
 cdef enum:
@@ -67,6 +67,7 @@ cdef enum:
     AHEAD = 2  # while tile r is transformed, the input tile r + AHEAD is prefetched
     TILE_KINDS = 27  # kinds of tiles: first, last or between on each of three axes
     ALL_POINTS = 64  # a bit of `end_bits` that every point has; bits 0 to 5 are those of three axes
+    LEAST_GAP = 4  # a gap of fewer tiles is multiplied and its products ignored: cheaper than another kernel call
 
 
 cdef enum:  # the numbers of a place: where a tile of a task is
@@ -593,13 +594,13 @@ cdef void multiply_point(WinogradPlan plan, WinogradTask *t, int64_t p, int64_t 
 
 
 cdef void find_ranges(WinogradPlan plan, const WinogradTask *t, PointTiles *g) noexcept nogil:
-    """Set the ranges of tiles that need a point."""
+    """Set the ranges of tiles that need a point. Ranges with a gap of fewer than LEAST_GAP tiles are joined."""
     cdef int64_t kind
     g.nranges = 0
     for kind in range(t.nkinds):
         if t.left_out[kind] & t.c.end_bits[g.q]:
             continue
-        if g.nranges == 0 or t.kind_start[kind] > g.ranges[2 * g.nranges - 1]:
+        if g.nranges == 0 or t.kind_start[kind] - g.ranges[2 * g.nranges - 1] >= LEAST_GAP:
             g.ranges[2 * g.nranges] = t.kind_start[kind]
             g.nranges += 1
         g.ranges[2 * g.nranges - 1] = t.kind_start[kind + 1]
