@@ -263,8 +263,8 @@ def expected(problem: Problem, threads: int, scale: float | None = None) -> Expe
             cycles = slowest(plan, np.full(cut.total, total / cut.total), threads)
         else:  # all threads share one block's workspace
             space = used * inner.workspace + plan.workspace - inner.workspace
-    # One thread fills the output in advance if there are holes (phases that no tap reaches).
-    serial = machine.current().profile["direct"].cycles(common.fill_counts(canonical)) if plan.has_holes else 0.0
+    # One thread fills the output in advance if there are empty phases (which no tap reaches).
+    serial = machine.current().profile["direct"].cycles(common.fill_counts(canonical)) if plan.has_empty_phases else 0.0
     return Expected(plan.algorithm, plan.tasks, used, total + serial, cycles + serial, space, scale)
 
 

@@ -87,7 +87,7 @@ cdef class NativePlan:
     cdef readonly Py_ssize_t tasks
     cdef readonly size_t workspace
     cdef readonly size_t packing_workspace
-    cdef readonly bint has_holes
+    cdef readonly bint has_empty_phases
     cdef int nd
     cdef int64_t batch, groups, ci, co
     cdef Table in_size, in_stride, out_stride, stride, kernel

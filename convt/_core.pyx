@@ -440,7 +440,7 @@ cdef class NativePlan:
         self.backend = "native"
 
     cdef open_plan(self, problem, const convt_kernels *k, in_strides, out_strides, execution):
-        """Initialise the plan. ``execution`` is an `execution.Execution`: decisions on threads, stores and holes."""
+        """Initialise the plan. ``execution`` is an `execution.Execution`: decisions on threads, stores and empty phases."""
         self.k, self.isa = k, isa()
         self.tile = f"{k.mr[k.nr // k.vl]}x{k.nr}"
         self.act = act_of(problem.activation)
@@ -451,8 +451,8 @@ cdef class NativePlan:
         self.kernel = Table(problem.kernel)
         self.in_n, self.in_stride, self.in_c = ins[0], Table(ins[1:self.nd + 1]), ins[self.nd + 1]
         self.out_n, self.out_stride, self.out_c = outs[0], Table(outs[1:self.nd + 1]), outs[self.nd + 1]
-        self.has_holes, self.single_thread, self.pinned = execution.has_holes, execution.single_thread, execution.pinned
-        self.alternate, self.non_temporal = execution.alternate, execution.non_temporal
+        self.has_empty_phases, self.single_thread = execution.has_empty_phases, execution.single_thread
+        self.pinned, self.alternate, self.non_temporal = execution.pinned, execution.alternate, execution.non_temporal
         self.brief = problem.flops < BRIEF
 
     cdef void run_task(self, Py_ssize_t task, const Call *call, char *ws) noexcept nogil:
@@ -539,8 +539,8 @@ cdef class NativePlan:
     def run(self, data, out, PackedFilter packed, int available, fill=None):
         """Compute ``out`` from ``data``, views in NXC order with the strides of the plan.
 
-        ``fill`` is the value of outputs without products, for a plan that has holes. Return False, with an invalid output, if
-        the data has values for which the algorithm is not accurate.
+        ``fill`` is the value of outputs without products, for a plan that has empty phases. Return False, with an invalid
+        output, if the data has values for which the algorithm is not accurate.
         """
         return self.compute(<char *>cnp.PyArray_DATA(data), <char *>cnp.PyArray_DATA(out), packed, available, out, fill)
 

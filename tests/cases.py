@@ -534,8 +534,8 @@ def cases(draw, rank=None, dtypes=tuple(DTYPES), activations=EXACT_ACTIVATIONS, 
 def random_case(
     rng, rank=None, in_sizes=(1, 2, 5, 11), kernel=(1, 2, 3, 4, 6), strides=(1, 1, 2, 3), dilations=(1, 1, 1, 2), **fixed
 ):
-    """Return a case that has outputs, from a NumPy generator: windows that cut the first and the last cell, holes, any layout.
-    Axes have the given sizes."""
+    """Return a case that has outputs, from a NumPy generator: windows that cut the first and the last cell, empty phases,
+    any layout. Axes have the given sizes."""
     ranks = rank or int(rng.integers(1, 4))
     pick = lambda *values: tuple(int(v) for v in rng.choice(values, ranks))  # noqa: E731
     case = Case(

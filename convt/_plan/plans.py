@@ -60,7 +60,7 @@ class Plans:
         for key, old in entries.items():
             form = forms.get(old.form)
             if isinstance(key, tuple) and form and (form.finite is not False or old.supports_nonfinite):
-                calls[old] = old.changed(form, new._fill_function(key[0]) if old.plan.has_holes else None, old.addition)
+                calls[old] = old.changed(form, new._fill_function(key[0]) if old.plan.has_empty_phases else None, old.addition)
         for key, old in entries.items():
             # `repeat.repeat` does not check a plan, so its keys are kept only for weights that are known to be finite or not.
             if old in calls and (isinstance(key, tuple) or calls[old].form.finite is not None):
@@ -100,7 +100,7 @@ class Plans:
             in_strides, out_strides, config.get_num_threads(),
         )  # fmt: skip
         shape, dtype = self.attributes.user_shape(problem.out_shape), NUMPY_DTYPE[problem.dtype]
-        fill = self._fill_function(problem) if plan.has_holes else None
+        fill = self._fill_function(problem) if plan.has_empty_phases else None
         return PreparedCall(plan, form_of(key), dtype, shape, strides.contiguous(shape, dtype.itemsize), fill, key[0] == name)
 
     def _form(self, problem, key):

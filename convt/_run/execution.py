@@ -9,7 +9,7 @@ from .._base.problem import ITEMSIZE
 class Execution(NamedTuple):
     """The decisions that every plan receives beside its tables."""
 
-    has_holes: bool  # some outputs are written by no task, because no tap reaches their phase
+    has_empty_phases: bool  # some outputs are written by no task, because no tap reaches their phase
     single_thread: bool  # the schedule is for one thread
     pinned: bool  # each thread runs the same tasks at every call, because its core's cache may still hold their weights
     alternate: bool  # calls run their tasks alternately forwards and backwards
@@ -22,7 +22,7 @@ class Execution(NamedTuple):
         return self._replace(non_temporal=0)
 
 
-def decide(problem, here, unit, threads, weight_bytes, has_holes=False, outgrows=False):
+def decide(problem, here, unit, threads, weight_bytes, has_empty_phases=False, outgrows=False):
     """Return the Execution of a schedule, before strides are known (`Execution.for_strides`).
 
     ``threads`` and ``weight_bytes`` (packed) are those of the schedule. ``outgrows`` says whether the algorithm expects data
@@ -30,7 +30,7 @@ def decide(problem, here, unit, threads, weight_bytes, has_holes=False, outgrows
     """
     pinned = problem.flops < here.limits.pinned_flops
     return Execution(
-        has_holes=has_holes,
+        has_empty_phases=has_empty_phases,
         single_thread=threads == 1,
         pinned=pinned,
         alternate=pinned and weight_bytes > here.limits.far,

@@ -36,7 +36,7 @@ j
     The index of a position within its phase: position = stride * j + residue.
 offset
     The distance from j to the input that a tap reads: input = j - offset.
-hole
+empty phase
     A phase that no tap reaches. Its outputs are bias and activation only.
 phase group
     Phases that are computed together because they read the same inputs. Phases of a group are *merged*.

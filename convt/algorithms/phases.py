@@ -88,13 +88,8 @@ def kinds(k, s, d, merge, size, begin, out, split):
     return tuple([(kind, tuple(numbers)) for kind, numbers in found.values()])
 
 
-def has_hole(k, s, d, begin, out):
-    """Check whether the window shows a phase that no tap reaches."""
-    return hole_count(k, s, d, begin, out) > 0
-
-
 @remembered(256)
-def hole_count(k, s, d, begin, out):
+def empty_phase_count(k, s, d, begin, out):
     """Return the number of phases that the window shows and that no tap reaches."""
     with_taps = {d * t % s for t in range(min(k, s))}
     return min(s, out) - sum([(r - begin) % s < out for r in with_taps])
@@ -265,9 +260,9 @@ class Axis(NamedTuple):
         """Return the kinds of the runs that have taps (`kinds`)."""
         return kinds(self.k, self.s, self.d, merge, self.size, self.begin, self.out, split)
 
-    def has_hole(self):
+    def has_empty_phases(self):
         """Check whether the window shows a phase that no tap reaches."""
-        return has_hole(self.k, self.s, self.d, self.begin, self.out)
+        return empty_phase_count(self.k, self.s, self.d, self.begin, self.out) > 0
 
     def reach(self, tap):
         """Return (first input, end of the inputs, output of the first input) that a tap brings into the window."""

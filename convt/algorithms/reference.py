@@ -49,7 +49,7 @@ class ReferencePlan(NamedTuple):
     tasks: int = 1
     workspace: int = 0
     packed_bytes: int = 0
-    has_holes: bool = False
+    has_empty_phases: bool = False
 
     def threads(self, available):
         return 1

@@ -282,9 +282,9 @@ def test_activation_and_bias_where_no_product_reaches(activation, dtype):
     data, filter, _ = case.arrays()
     got = run(case, data, filter, bias)
     want = activate(activation, bias.astype(np.float64)).astype(bias.dtype).astype(np.float64)
-    holes = [o for o in range(case.out_shape[1]) if o % 4 >= 2 or o >= 10]
-    assert len(holes) == 13
-    for o in holes:
+    without_products = [o for o in range(case.out_shape[1]) if o % 4 >= 2 or o >= 10]
+    assert len(without_products) == 13
+    for o in without_products:
         np.testing.assert_allclose(got[0, o].astype(np.float64), want, rtol=DTYPES[dtype][1], atol=1e-6)
 
 

@@ -341,7 +341,7 @@ _FAR_PHASE = Case(
     dtype="float64", co=40, in_sizes=(1, 1), kernel=(2, 1), strides=(2**61, 1), dilations=(2**61 - 1, 1),
     pads_begin=(2**61 - 1, 0), output_padding=(1, 0),
 )  # fmt: skip
-_FAR_HOLES = Case(
+_FAR_EMPTY_PHASES = Case(
     dtype="float64", ci=40, co=40, in_sizes=(2, 1), kernel=2, strides=(2**60, 1), dilations=(2**60, 1),
     pads_begin=(2**60 - 2, 0), pads_end=(2**60 - 2, 0),
 )  # fmt: skip
@@ -364,11 +364,11 @@ def test_windows_far_out_are_computed_or_refused(case, backend, depthwise):
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "direct", "scatter"])
-def test_holes_on_both_sides_of_a_far_row_are_filled(algorithm):
-    arrays = _FAR_HOLES.arrays()
+def test_empty_phases_on_both_sides_of_a_far_row_are_filled(algorithm):
+    arrays = _FAR_EMPTY_PHASES.arrays()
     with Watch():
-        got = convt.conv_transpose(*arrays, **_FAR_HOLES.keywords, algorithm=algorithm)
-    np.testing.assert_array_equal(got, by_the_definition(_FAR_HOLES, *arrays))
+        got = convt.conv_transpose(*arrays, **_FAR_EMPTY_PHASES.keywords, algorithm=algorithm)
+    np.testing.assert_array_equal(got, by_the_definition(_FAR_EMPTY_PHASES, *arrays))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

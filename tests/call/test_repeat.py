@@ -301,8 +301,8 @@ def test_out_over_an_input_is_refused_after_a_good_call():
 @pytest.mark.parametrize("algorithm", ["auto", "direct", "scatter", "depthwise"])
 @pytest.mark.parametrize("shape", [{"kernel": 1, "strides": 2}, {"kernel": (2, 3), "strides": (3, 2), "groups": 2}], ids=str)
 def test_what_no_product_reaches_is_filled_each_time(shape, algorithm, data_format, monkeypatch):
-    """Check a stride larger than the kernel: repeated calls make no new checks or plans, and each fills the holes with its own
-    bias."""
+    """Check a stride larger than the kernel: repeated calls make no new checks or plans, and each fills the empty phases
+    with its own bias."""
     case = Case(batch=2, ci=4, co=6, in_sizes=(4, 5), data_format=data_format, activation="sigmoid", **shape)
     data, filter, some = case.arrays(exact=False)
     for bias in (None, some):

@@ -93,7 +93,7 @@ def schedule(problem, here, unit, threads, finite):
     channels = problem.groups * co
     is_16_bit = info.s_size < info.t_size
     row_taps = math.prod([common.most_taps_of_output(problem, ax) for ax in range(problem.rank - 1)])
-    hole = phases.hole_count(k, s, d, first, out) > 0
+    has_empty_phases = phases.empty_phase_count(k, s, d, first, out) > 0
     # With stride 1, the j of a run are `d` apart, so that a term of a run reads one pixel before that of the previous term.
     # This requires that lanes fill vectors, and that a run is at least as long as two of the end runs that step 1 would have.
     step = d if s == 1 < k and not width and 2 * d * d <= size and channels >= LEAST_FILL * info.padded(channels) else 1
@@ -104,7 +104,7 @@ def schedule(problem, here, unit, threads, finite):
         and max(s, abs(first), abs(first + out)) < 2**31
     )  # fmt: skip
     task = _cut_tasks(problem, kind, info, threads, row_taps)
-    stores = _choose_stores(problem, here, kind, info, task, hole)
+    stores = _choose_stores(problem, here, kind, info, task, has_empty_phases)
     # Kernels that read whole rows compute the ends of a row with its middle run, unless staged rows have several blocks.
     joins_ends = reads == "as they are" and row_taps <= _core.DW_SOURCES and not (stores.staged_outputs and task.blocks > 1)
     if skips_outside:
@@ -118,7 +118,7 @@ def schedule(problem, here, unit, threads, finite):
         not is_16_bit and execution.data_bytes(problem) > here.limits.far, max_off, min(task.block + max_off + 1, max(1, size)),
         pitch,
     )  # fmt: skip
-    how = execution.decide(problem, here, info, threads, lanes(problem, kind[:3], info).bytes, hole)
+    how = execution.decide(problem, here, info, threads, lanes(problem, kind[:3], info).bytes, has_empty_phases)
     space = _workspace(problem, kind[:3], task, reads, stores, info)
     return Schedule(problem, unit, threads, kind[:3], task, reads, stores, how, space)
 
@@ -152,7 +152,7 @@ def _cut_tasks(problem, kind, info, threads, row_taps):
     return Task(lanes, lane_block, j0, block, blocks, rows, row_taps)
 
 
-def _choose_stores(problem, here, kind, info, task, hole):
+def _choose_stores(problem, here, kind, info, task, has_empty_phases):
     """Return the `Stores` of a problem with these tasks."""
     s, channels, groups_per_vector = problem.strides[-1], problem.groups * problem.co, kind.groups_per_vector
     least_j, limits, line = 8 * max(1, kind.width), here.limits, info.vl * info.t_size
@@ -160,15 +160,15 @@ def _choose_stores(problem, here, kind, info, task, hole):
         return Stores(task.block)
     limit, written = limits.depthwise_non_temporal, execution.output_bytes(problem)
     moved_bytes = execution.data_bytes(problem) + written
-    # Outputs of a few j are gathered in L1 if they fit there and every output is written (no holes).
+    # Outputs of a few j are gathered in L1 if they fit there and every output is written (no empty phases).
     if info.s_size < info.t_size:
         least_bytes = least_j * s * task.lane_block * info.t_size
-        if hole or least_bytes > 4 * _ROUNDED_BYTES:
+        if has_empty_phases or least_bytes > 4 * _ROUNDED_BYTES:
             return Stores(task.block)
         part = max(1, _ROUNDED_BYTES // least_bytes) * least_j
         return Stores(part, True, 0, (part + _core.DW_TERMS) * s, streams_rounded=moved_bytes > limit)
     non_temporal, part, staged_outputs, prefetch_j = 0, task.block, 0, 0
-    stores_all = task.lane_block == task.lanes and not hole
+    stores_all = task.lane_block == task.lanes and not has_empty_phases
     # Kernels of few terms and rows store in memory order, and need non-temporal stores only if the output exceeds all
     # caches. Kernels that store phase by phase or vector by vector gain by non-temporal stores from a smaller size on.
     terms = phases.most_taps(problem.kernel[-1], s, problem.dilations[-1])

@@ -87,14 +87,14 @@ def schedule(problem, here, unit, threads, finite=True):
     way, limits = choose(problem, here, unit, finite), here.limits
     _, classes = cut(problem, info, here, way.shapes, way.cycles, threads)
     axes = phases.axes_of(problem)
-    hole = any([axis.has_hole() for axis in axes])
+    has_empty_phases = any([axis.has_empty_phases() for axis in axes])
     bytes = _weight_bytes(problem, info, [axis.groups(merge) for axis, merge in zip(axes, way.merge, strict=True)])
     outgrows = execution.outgrows(problem, limits.direct_non_temporal)
     repacked = cost.repacked_bytes(problem, classes, info)
     on_the_fly = execution.packs_on_the_fly(here, bytes, repacked)
     return Schedule(
         problem, unit, threads, (packed_merge(problem, info, way.merge),), way.merge, way.split, classes,
-        execution.decide(problem, here, info, threads, bytes, hole, outgrows),
+        execution.decide(problem, here, info, threads, bytes, has_empty_phases, outgrows),
         not info.matrix, limits.near_weights, limits.far, not limits.ordinary_stores,
         limits.same_set, bytes, repacked, packing_bytes(info) if on_the_fly else 0, book(problem, classes, info),
     )  # fmt: skip

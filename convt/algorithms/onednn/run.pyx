@@ -27,7 +27,7 @@ cdef class OneDnnPlan:
     cdef readonly Py_ssize_t tasks
     cdef readonly size_t workspace  # bytes per thread
     cdef readonly size_t packed_bytes
-    cdef readonly bint has_holes
+    cdef readonly bint has_empty_phases
     cdef bint finite_only  # results are correct only for finite data and filters
     cdef object problem
     cdef str src_layout, dst_layout  # "NXC", "NCX", or None: a contiguous copy is made

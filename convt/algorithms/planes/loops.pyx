@@ -138,7 +138,7 @@ cdef class PlanesPlan(NativePlan):
         problem, cut, space = schedule.problem, schedule.cut, schedule.workspace
         self.k, self.isa, self.tile = inner.k, inner.isa, inner.tile
         self.inner, self.parallel_blocks, self.nd = inner, schedule.parallel_blocks, problem.rank
-        self.has_holes, self.keep, self.brief = inner.has_holes, [], problem.flops < BRIEF
+        self.has_empty_phases, self.keep, self.brief = inner.has_empty_phases, [], problem.flops < BRIEF
         images = (cut.images, 0, cut.images)
         in_axes = [images, *((axis.size, axis.first, axis.step) for axis in cut.axes)]
         out_axes = [images, *((axis.out, 0, axis.out) for axis in cut.axes)]
@@ -159,7 +159,7 @@ cdef class PlanesPlan(NativePlan):
         inner_call.src, inner_call.dst, inner_call.threads = ws + self.at.data, ws + self.at.outputs, 1
         inner_call.task_chunk, inner_call.backwards = self.inner.tasks, False
         move_block(&self.ins, task, call.src, inner_call.src, True, 1)
-        if self.has_holes:  # the outputs of holes are filled already: copy them into the block
+        if self.has_empty_phases:  # the outputs of empty phases are filled already: copy them into the block
             move_block(&self.outs, task, call.dst, inner_call.dst, True, 1)
         self.inner.run_all(&inner_call, ws + self.block_bytes)
         move_block(&self.outs, task, call.dst, inner_call.dst, False, 1)
@@ -177,7 +177,7 @@ cdef class PlanesPlan(NativePlan):
         inner.src, inner.dst = ws + self.at.data, ws + self.at.outputs
         for block in range(self.total):
             move_block(&self.ins, block, run.src, inner.src, True, run.threads)
-            if self.has_holes:
+            if self.has_empty_phases:
                 move_block(&self.outs, block, run.dst, inner.dst, True, run.threads)
             if not self.inner.run_with_workspace(ws + round64(self.block_bytes), &inner):
                 return False

@@ -30,8 +30,8 @@ ONE_ROW = Reach(((1, 1, 1),), 1, 1, 1, 1, 1, 1)  # the Reach of a problem with o
 def of_axis(k, s, d, size, begin, out):
     """Return the Reach of one axis."""
     groups, inputs = phases.phase_groups(k, s, d, True), -(-size * math.gcd(s, d) // d)  # inputs that one phase may read
-    row_js, holes = -(-(begin + out) // s) - begin // s, phases.hole_count(k, s, d, begin, out)
-    entries, taps, kinds = holes, 0, {}
+    row_js, empty_phases = -(-(begin + out) // s) - begin // s, phases.empty_phase_count(k, s, d, begin, out)
+    entries, taps, kinds = empty_phases, 0, {}
     for residues, offsets, _ in groups:
         spans = [(-((r - begin) // s), -((r - begin - out) // s)) for r in residues]  # the j of each phase
         spans = [span for span in spans if span[0] < span[1]]
@@ -41,8 +41,8 @@ def of_axis(k, s, d, size, begin, out):
             taps, entries = max(taps, reached), entries + min(2 * len(offsets) + 1, high - low) * (reached + len(residues))
             read = sum([max(0, min(high, off + size) - max(low, off)) for off in offsets])
             _add(kinds, len(residues), high - low, read)  # products are computed for all phases, even for those not shown
-    if holes:
-        _add(kinds, holes, row_js, 0)
+    if empty_phases:
+        _add(kinds, empty_phases, row_js, 0)
     found = tuple((count, n, read) for count, (n, read) in kinds.items())
     return Reach(found, sum([n for _, n, _ in found]), taps, max(kinds, default=1), max(1, len(groups)), row_js, entries)
 

@@ -68,10 +68,10 @@ def _counts(problem, c, info, far):
 
 
 def _memory_counts(schedule, here):
-    """Return two dicts of counts: the inputs and outputs outside L2, and the filling of holes before the tasks."""
+    """Return two dicts of counts: the inputs and outputs outside L2, and the filling of empty phases before the tasks."""
     p = schedule.problem
-    outputs = execution.output_bytes(p)
-    fill = {"task": 1, "out_byte_l2": outputs, "out_byte_l3": max(0, outputs - here.l2)} if schedule.execution.has_holes else {}
+    outputs, fills = execution.output_bytes(p), schedule.execution.has_empty_phases
+    fill = {"task": 1, "out_byte_l2": outputs, "out_byte_l3": max(0, outputs - here.l2)} if fills else {}
     return common.plane_counts(p, schedule.stream, here), fill
 
 

@@ -93,7 +93,7 @@ def schedule(problem, here, unit, threads, finite=True):
     if math.prod(map(len, axes)) > common.MANY_CLASSES:
         return None
     reached = [[(n, run) for n, run in enumerate(runs) if run.group >= 0] for runs in axes]
-    combos, hole = list(itertools.product(*reached)), sum(map(len, axes)) > sum(map(len, reached))
+    combos, has_empty_phases = list(itertools.product(*reached)), sum(map(len, axes)) > sum(map(len, reached))
     least_tasks = _THREAD_TASKS * threads / (problem.groups * max(1, len(combos)))
     classes = [_class(flat, combo, info, here, least_tasks) for combo in combos]
     if len(classes) > 1:
@@ -107,7 +107,7 @@ def schedule(problem, here, unit, threads, finite=True):
         form=(),
         flat=flat is not problem,
         classes=tuple(classes),
-        execution=execution.decide(problem, here, info, threads, weights, hole),
+        execution=execution.decide(problem, here, info, threads, weights, has_empty_phases),
         stream=stream,
         prefetch_outputs=not stream and execution.outgrows(problem, here.l2),
         far=weights > here.limits.far,

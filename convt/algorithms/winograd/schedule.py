@@ -118,11 +118,11 @@ def schedule(problem, here, unit, threads, finite=True, kinds=SMALL):
         schemes += [(each, (0,) * problem.rank) for each in numbers]
         columns = problem.co * math.prod([t.phases for t in untransformed])
         weight_bytes += len(numbers) * _panel_bytes(problem, math.prod([t.windows for t in untransformed]), columns, info)
-    hole = any(map(phases.has_hole, problem.kernel, problem.strides, problem.dilations, problem.begin, problem.out_sizes))
+    has_empty_phases = any([axis.has_empty_phases() for axis in phases.axes_of(problem)])
     classes.sort(key=lambda c: -c.cut.cycles)  # large tasks first, so that the last ones balance the threads
     on_the_fly = execution.packs_on_the_fly(here, weight_bytes, repacked)
     outgrows = execution.outgrows(problem, limits.non_temporal)
-    how = execution.decide(problem, here, info, threads, weight_bytes, hole, outgrows)
+    how = execution.decide(problem, here, info, threads, weight_bytes, has_empty_phases, outgrows)
     tiles = Tiles(
         not info.matrix, limits.near_weights, limits.far, 0 if limits.ordinary_stores else how.non_temporal,
         direct_schedule.packing_bytes(info) if on_the_fly else 0, direct_schedule.book(problem, plain, info),
