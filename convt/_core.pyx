@@ -185,7 +185,7 @@ def kernel_info(str dtype, str unit="vectors", str isa=None):
         return None
     return {
         "mr": [k.mr[i] for i in range(3)], "nr": k.nr, "vl": k.vl, "kstep": k.kstep, "s_size": k.s_size, "e_size": k.e_size,
-        "t_size": k.t_size, "grain": k.grain, "lda": k.lda, "wide": k.wide, "parts": k.parts,
+        "t_size": k.t_size, "m_step": k.m_step, "lda": k.lda, "wide": k.wide, "parts": k.parts,
         "direct_store": bool(k.direct_store), "reach": k.reach if k.direct_store else 0,
     }
 

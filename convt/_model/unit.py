@@ -35,7 +35,7 @@ class Unit(NamedTuple):
     mr: tuple  # the most rows of a register tile with 0, 1 and 2 vectors of columns
     wide: int  # the most rows of a register tile of two panels; 0 if there are no such kernels
     kstep: int  # in-channels per step of depth
-    grain: int  # rows are multiplied in multiples of this number
+    m_step: int  # rows are multiplied in multiples of this number
     lda: int  # elements between the starts of packed rows
     s_size: int  # bytes of a stored element
     e_size: int  # bytes of a packed element, all its parts together

@@ -68,7 +68,7 @@ register tile, tile
     The m_r x n_r accumulators of one micro-kernel call. In Winograd, a tile is the m outputs of F(m, r) on each axis.
 step of depth
     The in-channels that a micro-kernel consumes at a time: 1 on vectors, 2 for dot products, 32 on AMX.
-grain
+M step
     The number of rows that a unit multiplies at least: 16 on AMX, whose tiles are multiplied whole.
 depth chunk
     At most 256 of depth, the part of a panel that one kernel call multiplies (KC).

@@ -173,7 +173,7 @@ def stores_non_temporally(problem, limit, here=None):
 def product_price(info, prices):
     """Return the cycles of a multiply-add at the peak rate of a unit, for lower bounds. ``prices`` are costs.Costs."""
     if info.matrix:
-        return prices["amx_product"] * info.products / (info.grain * info.vl * info.kstep)
+        return prices["amx_product"] * info.products / (info.m_step * info.vl * info.kstep)
     return prices["tile_cycle" if info.kstep == 1 else "dot_cycle"] / (costs.FMA_PORTS * info.vl * info.kstep)
 
 

@@ -71,26 +71,26 @@ cdef inline void fill(const convt_kernels *k, char *to, int64_t n, double value)
 
 
 cdef struct Cut:
-    # Rows divided evenly into parts of whole grains. Each part has `height` rows; the first `taller` parts have one grain more.
-    int64_t rows, grain, height, taller
+    # Rows divided evenly into parts of whole M steps. Parts have `height` rows; the first `taller` have one M step more.
+    int64_t rows, m_step, height, taller
 
 
-cdef inline Cut cut_evenly(int64_t rows, int64_t parts, int64_t grain) noexcept nogil:
-    """Return the division of rows into ``parts`` parts of whole grains."""
+cdef inline Cut cut_evenly(int64_t rows, int64_t parts, int64_t m_step) noexcept nogil:
+    """Return the division of rows into ``parts`` parts of whole M steps."""
     cdef Cut c
-    cdef int64_t grains = rows
-    if grain > 1:
-        grains = convt_quotient(rows + grain - 1, grain)
-    cdef int64_t each = grains
+    cdef int64_t m_steps = rows
+    if m_step > 1:
+        m_steps = convt_quotient(rows + m_step - 1, m_step)
+    cdef int64_t each = m_steps
     if parts > 1:
-        each = convt_quotient(grains, parts)
-    c.rows, c.grain, c.height, c.taller = rows, grain, each * grain, grains - each * parts
+        each = convt_quotient(m_steps, parts)
+    c.rows, c.m_step, c.height, c.taller = rows, m_step, each * m_step, m_steps - each * parts
     return c
 
 
 cdef inline int64_t cut_at(const Cut *c, int64_t n) noexcept nogil:
     """Return the first row of the n-th part, which is the end of the part before it."""
-    return min(c.rows, n * c.height + min(n, c.taller) * c.grain)
+    return min(c.rows, n * c.height + min(n, c.taller) * c.m_step)
 
 
 cdef inline bint is_inside(int64_t *box, int64_t *at, int64_t nd) noexcept nogil:

@@ -11,7 +11,7 @@ cdef struct TileCounts:
 
 cdef struct TileSizes:
     # Fields of a Unit (unit.py). `most_one` and `most` are the most rows of a tile with one and two vectors of columns.
-    int64_t vl, nr, kstep, grain, parts, products, most_one, most
+    int64_t vl, nr, kstep, m_step, parts, products, most_one, most
 
 
 cdef TileSizes tile_sizes(unit)

@@ -16,7 +16,7 @@ cdef double FMA_PORTS = costs.FMA_PORTS, LOAD_PORTS = costs.LOAD_PORTS, FMA_LATE
 cdef TileSizes tile_sizes(unit):
     """Return the sizes of a Unit as a C structure."""
     cdef TileSizes s
-    s.vl, s.nr, s.kstep, s.grain, s.parts = unit.vl, unit.nr, unit.kstep, unit.grain, unit.parts
+    s.vl, s.nr, s.kstep, s.m_step, s.parts = unit.vl, unit.nr, unit.kstep, unit.m_step, unit.parts
     s.products = unit.products if s.parts else 0
     s.most_one, s.most = unit.mr[1], unit.mr[2]
     return s
@@ -34,7 +34,7 @@ cdef TileCounts count_tiles(TileSizes *unit, double rows, int64_t columns, doubl
     cdef int64_t nr = unit.nr, pairs = 0, n, count, vectors, most
     found.cycles = found.calls = found.accumulators = 0
     if unit.parts:
-        tiles = ceil(rows / unit.grain) * ((columns + unit.vl - 1) // unit.vl)
+        tiles = ceil(rows / unit.m_step) * ((columns + unit.vl - 1) // unit.vl)
         found.cycles, found.calls = tiles * ceil(depth / unit.kstep) * unit.products, tiles * calls
         return found
     if 0 < rows <= wide:

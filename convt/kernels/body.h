@@ -127,7 +127,7 @@ CONVT_ANY_CPU void SET_KERNELS(narrow)(convt_isa *isa)
     do {                                                                                                                 \
         convt_kernels *k = &isa->set[CONVT_ON_VECTORS][dtype];                                                           \
         *k = (convt_kernels){                                                                                            \
-            .mr = TILE_MR, .wide = TILE_WIDE, .nr = TILE_NV * VL, .vl = VL, .kstep = 1, .grain = 1, .lda = CONVT_LDA,    \
+            .mr = TILE_MR, .wide = TILE_WIDE, .nr = TILE_NV * VL, .vl = VL, .kstep = 1, .m_step = 1, .lda = CONVT_LDA,   \
             .prefetch_interval = 2, .e_size = sizeof(E), .t_size = sizeof(T), .direct_store = 1, .reach = REACH,         \
             .copy_non_temporal = copy_non_temporal, .fence = v_fence, .tile = s##_tile, .depthwise = s##_depthwise,      \
             .rows = s##_rows, .wino_in = s##_wino_in, .wino_rows = s##_wino_in, .wino_out = s##_wino_out,                \

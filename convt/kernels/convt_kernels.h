@@ -344,7 +344,7 @@ typedef struct {
     int wide;              /* most rows of a tile of two panels, which hides the latency of few rows; 0: no such tile */
     int nr, vl;            /* nr: columns of a panel; vl: lanes of a vector of T */
     int kstep;             /* depths are multiples of this: 1; 2 for dot products; the depth of an AMX product */
-    int grain;             /* rows of A that a tile reads at a time, even if it has fewer */
+    int m_step;            /* rows of A that a tile reads at a time, even if it has fewer */
     int prefetch_interval; /* depth after which a tile prefetches from `prefetch` again */
     int lda;               /* elements between packed rows of A */
     int parts;             /* bfloat16 values into which an element is split for AMX tiles; 0 on vectors and dot products */

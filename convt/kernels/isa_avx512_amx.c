@@ -79,7 +79,7 @@
         convt_kernels *k = &isa->set[unit][dtype];                                                                   \
         *k = isa->set[CONVT_ON_VECTORS][dtype];                                                                      \
         k->mr[0] = 0, k->mr[1] = k->mr[2] = 2 * MATRIX_ROWS, k->wide = 0, k->kstep = MATRIX_DEPTH;                   \
-        k->grain = MATRIX_ROWS, k->lda = CONVT_KC + MATRIX_DEPTH, k->parts = n, k->e_size = 2 * n, k->reach = 1;     \
+        k->m_step = MATRIX_ROWS, k->lda = CONVT_KC + MATRIX_DEPTH, k->parts = n, k->e_size = 2 * n, k->reach = 1;    \
         k->begin_tiles = matrix_configure, k->end_tiles = matrix_release;                                            \
         k->tile = mem##_matrix_tile, k->flush_stores = mem##_matrix_flush;                                           \
         k->pack = mem##_matrix_pack, k->pack_uncached = mem##_matrix_pack_uncached, k->pack_b = mem##_matrix_pack_b; \

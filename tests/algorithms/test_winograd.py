@@ -193,7 +193,7 @@ def test_every_cut_covers_every_tile_once(matrix):
         assert 1 <= len(cuts) <= 16
         panels = -(-columns // unit.nr)
         for cut in cuts:
-            assert 1 <= cut.block < rows + unit.grain
+            assert 1 <= cut.block < rows + unit.m_step
             assert (cut.blocks - 1) * cut.block < rows <= cut.blocks * cut.block
             assert (cut.panel_blocks - 1) * cut.panel_block < panels <= cut.panel_blocks * cut.panel_block
             assert 1 <= cut.span <= chunks

@@ -125,7 +125,7 @@ def packed_a(k, values):
     """Return rows of A as `tile` reads them: padded to whole steps of depth, `lda` elements apart."""
     rows, kc = values.shape
     depth = -(-kc // k.kstep) * k.kstep
-    a = Guarded((max(rows, 1) + -rows % k.grain) * k.lda * k.e_size, np.uint8, aligned=True).array
+    a = Guarded((max(rows, 1) + -rows % k.m_step) * k.lda * k.e_size, np.uint8, aligned=True).array
     assert k.pack(a, k.lda, guarded(values, k.S), kc, 1, rows, kc, depth)
     return a
 
@@ -204,7 +204,7 @@ def test_tile(k):
         run_tile(k, mr, nv, nv * k.vl - 1, kc, init, "CLIP", bool(k.narrow_dtype) and init != "rows", False)
     if k.narrow_dtype:
         run_tile(k, mr, nv, nv * k.vl, 7, "bias", "NONE", True, True)
-    for more in (1, 2) if k.grain == 1 else ():
+    for more in (1, 2) if k.m_step == 1 else ():
         run_tile(k, 1, 1, k.vl, 8, "bias", "NONE", False, False, more)
         run_tile(k, mr, nv, nv * k.vl, 3, "sums", "CLIP", False, False, more)
 

@@ -153,7 +153,7 @@ cdef class DirectPlan(NativePlan):
         self.tasks = self.direct_tasks = task
         self.equal_tasks = self.nclasses == 1
         self.at, self.workspace = tiles.workspace, tiles.workspace.bytes
-        cdef size_t rows = round64((packed + self.k.grain) * self.lda * self.k.e_size)
+        cdef size_t rows = round64((packed + self.k.m_step) * self.lda * self.k.e_size)
         # Rows that are read in place in contiguous data may be packed in data of other strides, which takes a larger region.
         if self.at.chunk_inputs - self.at.rows < rows:
             self.at.rows, self.workspace = self.workspace, self.workspace + rows
@@ -166,7 +166,7 @@ cdef class DirectPlan(NativePlan):
         open_task(self, &w, task, call, ws)
         cdef DirectClass *c = w.c
         cdef int64_t strip, strips = count_strips(self, &w)
-        cdef Cut by_strip = cut_evenly(w.m, strips, w.max_tile_rows if c.strip > w.max_tile_rows else self.k.grain)
+        cdef Cut by_strip = cut_evenly(w.m, strips, w.max_tile_rows if c.strip > w.max_tile_rows else self.k.m_step)
         for strip in range(strips):
             w.s0, w.s1 = cut_at(&by_strip, strip), cut_at(&by_strip, strip + 1)
             w.end = 0
@@ -541,7 +541,7 @@ cdef void multiply_chunk(DirectPlan plan, DirectTask *w, Panels *v, int64_t chun
     if end - s0 != w.cut_rows or v.height != w.cut_height:  # rarely, because divisions are slow
         w.cut_rows, w.cut_height = end - s0, v.height
         w.tiles = convt_quotient(w.cut_rows + v.height - 1, v.height)
-        w.by_tile = cut_evenly(w.cut_rows, w.tiles, k.grain)
+        w.by_tile = cut_evenly(w.cut_rows, w.tiles, k.m_step)
     tiles, by_tile = w.tiles, w.by_tile  # local copies, because the compiler reloads fields of w after each kernel call
     while i < tiles:
         r0, r1, t.more_tiles = r1, s0 + cut_at(&by_tile, i + 1), 0

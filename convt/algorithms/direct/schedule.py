@@ -253,7 +253,7 @@ def book(problem, classes, unit):
         if c.chunks > 1:
             partial = max(partial, min(2, cut.panel_block) if cut.span >= c.chunks else cut.panel_block)
     return workspace.book(
-        rows=(packed + unit.grain) * odd_line_stride(deepest, unit) * unit.e_size,
+        rows=(packed + unit.m_step) * odd_line_stride(deepest, unit) * unit.e_size,
         chunk_inputs=chunks * 8,  # for each depth chunk, the address of its rows in the input, or NULL
         out_rows=height * 8,  # address of each row in the output
         sum_rows=height * 8,  # address of each row in the partial sums

@@ -184,7 +184,7 @@ def _columns_counts(schedule, kind, rows, unit, here):
         steps, rest = divmod(ci, unit.kstep)
         partial = chunks * -(-ci // _core.KC) - 1  # depth chunks after the first, which add to products
         counts["amx_pack"] = packs * pixels * (steps + (rest > 0))
-        counts["amx_pack"] += 4 * -(-pixels // unit.grain) * (padded // vl) * max(partial, 0)
+        counts["amx_pack"] += 4 * -(-pixels // unit.m_step) * (padded // vl) * max(partial, 0)
         counts["store"] = pixels * (padded // vl)
     elif not schedule.in_place:
         counts["move"] = packs * pixels * -(-ci // vl)

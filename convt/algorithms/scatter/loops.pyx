@@ -811,7 +811,7 @@ cdef void multiply_columns(const Scatter *s, Product *w, int64_t chunk, char *a)
         t.nv = <int>convt_quotient(min(k.nr, c.pack.ncols - p * k.nr) + k.vl - 1, k.vl)
         t.cols = t.nv * k.vl
         tiles = convt_quotient(w.m + k.mr[t.nv] - 1, k.mr[t.nv])
-        by_tile = cut_evenly(w.m, tiles, k.grain)
+        by_tile = cut_evenly(w.m, tiles, k.m_step)
         t.b = w.weights + (p * k.nr * c.pack.depth + ch.panel * t.cols) * k.e_size
         r1 = 0
         for i in range(tiles):

@@ -210,7 +210,7 @@ def _with_memory(here, info, columns, schedule):
     if s.form[0] == COLUMNS:
         if info.matrix:  # an odd number of steps of depth, just enough
             lda = (s.depth // info.kstep | 1) * info.kstep
-        packed, products = (s.pixels + info.grain) * lda, s.pixels * (-(-columns // nr) * nr + 16)
+        packed, products = (s.pixels + info.m_step) * lda, s.pixels * (-(-columns // nr) * nr + 16)
     else:
         packed, products = (wide if s.chunks_of_tap else min(wide, panels * nr)) * s.depth, columns * ld
     slot_bytes = -(-packed * info.e_size // 64) * 64 * max(1, s.chunks_of_tap)

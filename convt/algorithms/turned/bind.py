@@ -50,8 +50,8 @@ def recipe(attributes, filter, bias, form, unit="vectors"):
             for p, t in zip(*np.nonzero(taps >= 0), strict=True)
         ]  # fmt: skip
         layout.append((lda, bytes, group_weights))
-        # A tile may start at any row and reads whole grains of rows, so there is room for these after the last group.
-        bytes += groups * group_weights + -(-(info.grain - 1) * lda * info.e_size // 64) * 64
+        # A tile may start at any row and reads whole M steps, so there is room for these after the last group.
+        bytes += groups * group_weights + -(-(info.m_step - 1) * lda * info.e_size // 64) * 64
     biases, has_gaps = [Copy(0, 0, groups * co, step)], any((taps < 0).any() for taps in classes)
     return TableRecipe(
         attributes.dtype, filter, bias, layout, copies, biases, bytes, groups * co * info.t_size, has_gaps, unit=unit

@@ -198,8 +198,8 @@ cdef class Work:
 
     cdef void add(self, dict cuts, int64_t blocks, int64_t n, int64_t span, bint point_major) except *:
         """Add the Division with ``blocks`` tile blocks and ``n`` panel blocks."""
-        cdef int64_t grain = self.terms.tile.grain, block, panel_block = ceil_quotient(self.panels, n)
-        block = ceil_quotient(self.rows, blocks * grain) * grain
+        cdef int64_t m_step = self.terms.tile.m_step, block, panel_block = ceil_quotient(self.panels, n)
+        block = ceil_quotient(self.rows, blocks * m_step) * m_step
         key = block, panel_block, span, point_major
         if key not in cuts:
             cuts[key] = common.Division(
@@ -210,7 +210,7 @@ cdef class Work:
     cdef void add_balanced(self, dict cuts, int64_t count, int64_t threads, int64_t blocks, int64_t n, int64_t span,
                            bint point_major) except *:
         """Add the Division with ``blocks`` tile blocks and ``n`` panel blocks, and some with more that balance threads."""
-        cdef int64_t tasks = count * blocks * n, each, b, most_blocks = ceil_quotient(self.rows, self.terms.tile.grain)
+        cdef int64_t tasks = count * blocks * n, each, b, most_blocks = ceil_quotient(self.rows, self.terms.tile.m_step)
         self.add(cuts, blocks, n, span, point_major)
         if threads == 1 or tasks % threads == 0 or tasks >= TASKS_PER_THREAD * threads:
             return
@@ -232,21 +232,22 @@ cdef class Work:
         """
         cdef WorkTerms t = self.terms
         cdef int64_t lda = odd_line_stride(self.step, t.unit)
-        cdef int64_t rows = ceil_quotient(block, t.tile.grain) * t.tile.grain * lda * t.e_size + t.tile.vl * t.t_size
+        cdef int64_t rows = ceil_quotient(block, t.tile.m_step) * t.tile.m_step * lda * t.e_size + t.tile.vl * t.t_size
         return lda, spread_over_sets(rows), spread_over_sets(block * t.tile.nr * t.t_size) // t.t_size
 
 
 def cuts(Work work, int64_t count, int64_t threads):
     """Return the Divisions of a class to compare. ``count`` is the number of classes times channel groups."""
     cdef WorkTerms t = work.terms
-    cdef int64_t nr = t.tile.nr, grain = t.tile.grain, high = t.tile.most, near, most, room, height, near_height, each, n, span
+    cdef int64_t nr = t.tile.nr, m_step = t.tile.m_step, high = t.tile.most
+    cdef int64_t near, most, room, height, near_height, each, n, span
     cdef int64_t depth, block, blocks, row
     cdef dict found = {}
     near, most = t.near // (t.e_size * work.points), t.far // (t.e_size * work.points)
     if t.tile.parts:  # all panels meet a point while its rows are in L2
         row = work.points * (work.depth * t.e_size + work.panels * nr * t.t_size)
         for each in (t.near, t.far):
-            height = min(MOST_TILES * high, each // row // grain * grain)
+            height = min(MOST_TILES * high, each // row // m_step * m_step)
             if height:
                 work.add_balanced(found, count, threads, ceil_quotient(work.rows, height), 1, work.chunks, True)
         most = near
@@ -260,7 +261,7 @@ def cuts(Work work, int64_t count, int64_t threads):
         near_height = (near - depth * nr) // ((depth + nr) * high) * high if near > depth * nr else 0
         for each in [height, near_height] if high <= near_height < height else [height]:
             blocks, n = ceil_quotient(work.rows, each), 1
-            block = ceil_quotient(work.rows, blocks * grain) * grain
+            block = ceil_quotient(work.rows, blocks * m_step) * m_step
             if span < work.chunks:  # partial sums of all panels are kept while the next span is transformed
                 n = ceil_quotient(work.panels * nr * block, max(room - block * work.step, nr * block))
             work.add_balanced(found, count, threads, ceil_quotient(work.rows, block), n, span, False)

@@ -626,7 +626,7 @@ cdef void multiply_tiles(WinogradPlan plan, const WinogradTask *t, PointTiles *g
     for j in range(g.nranges):
         rows = g.ranges[2 * j + 1] - g.ranges[2 * j]
         count = convt_quotient(rows + k.mr[g.tile.nv] - 1, k.mr[g.tile.nv])
-        by_tile = cut_evenly(rows, count, k.grain)
+        by_tile = cut_evenly(rows, count, k.m_step)
         i = 0
         while i < count:
             r0, r1 = g.ranges[2 * j] + cut_at(&by_tile, i), g.ranges[2 * j] + cut_at(&by_tile, i + 1)

@@ -396,8 +396,8 @@ def book(problem, classes, unit, on_the_fly):
     for c in classes:
         cut, (lda, point_rows, point_sums) = c.cut, c.strides
         sum_panels = cut.panel_block if cut.point_major or cut.span * c.step < c.depth else 1  # panels with separate sums
-        # A register tile may start at any row and reads whole grains of rows, for the last point beyond its rows.
-        rows = max(rows, cut.span * c.points * point_rows + (unit.grain - 1) * lda * unit.e_size)
+        # A register tile may start at any row and reads whole M steps, for the last point beyond its rows.
+        rows = max(rows, cut.span * c.points * point_rows + (unit.m_step - 1) * lda * unit.e_size)
         sums = max(sums, sum_panels * c.points * point_sums * unit.t_size)
         stage = max(stage, cut.block * c.outputs * c.staged_panels * unit.nr * unit.t_size)
         block, points = max(block, cut.block), max(points, c.points)
