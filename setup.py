@@ -328,7 +328,7 @@ setup(
             "wraparound": False,
             "cdivision": True,
             "initializedcheck": False,
-            # State that threads share is protected without the GIL: see _run/memory.pyx, and Plan.deal_for in _core.pyx.
+            # State that threads share is protected without the GIL: see _run/memory.pyx, and balanced_shares_for in _core.pyx.
             "freethreading_compatible": True,
             # Less code: functions of these modules are not introspected, and their objects are not pickled.
             "binding": False,

@@ -193,7 +193,7 @@ def recorded_plans() -> Iterator[dict]:
 
 def slowest(plan, works: np.ndarray, threads: int) -> float:
     """Return the work after which the last thread is done. ``works`` has the work of each task."""
-    shares, task_chunk = plan.dealt(threads)
+    shares, task_chunk = plan.task_shares(threads)
     if shares is not None:
         return max(float(works[share].sum()) for share in shares)
     busy = [0.0] * plan.threads(threads)

@@ -42,8 +42,8 @@ cdef struct RunArguments:
     char *bias
     char *source  # the filter if tasks pack weights on the fly, else NULL
     int threads
-    int64_t *deal_first  # tables of a `Deal`; deal_tasks is NULL without one
-    int64_t *deal_tasks
+    int64_t *share_first  # tables of `BalancedShares`; share_tasks is NULL without them
+    int64_t *share_tasks
 
 cdef struct Call:
     # Data that all tasks of one call share.
@@ -60,11 +60,11 @@ cdef struct Call:
     bint has_shares  # each thread has a share of the tasks, stored before its workspace; otherwise threads take the next tasks
     char *ws  # the workspaces of all threads, one after the other
     size_t bytes_per_thread
-    int64_t *deal_first  # tables of a `Deal`; deal_tasks is NULL without one
-    int64_t *deal_tasks
+    int64_t *share_first  # tables of `BalancedShares`; share_tasks is NULL without them
+    int64_t *share_tasks
 
 
-cdef class Deal:
+cdef class BalancedShares:
     cdef int threads
     cdef Table first, tasks
 
@@ -95,7 +95,7 @@ cdef class NativePlan:
     cdef size_t non_temporal
     cdef bint equal_tasks, single_thread, pinned, alternate, brief
     cdef readonly list works
-    cdef Deal deal
+    cdef BalancedShares balanced_shares
     cdef Py_ssize_t run_count  # number of runs so far, of a plan that alternates
 
     cdef open_plan(self, problem, const convt_kernels *k, in_strides, out_strides, execution)
@@ -106,8 +106,8 @@ cdef class NativePlan:
     cdef void set_shares(self, Call *call) noexcept nogil
     cpdef int threads(self, int available)
     cdef Py_ssize_t task_chunk(self, int threads) noexcept nogil
-    cdef Deal deal_for(self, int threads)
-    cpdef tuple dealt(self, int available)
+    cdef BalancedShares balanced_shares_for(self, int threads)
+    cpdef tuple task_shares(self, int available)
     cdef compute(self, char *src, char *dst, PackedFilter packed, int available, out, fill)
     cdef int brief_threads(self, int available) noexcept nogil
     cdef size_t bytes_per_thread(self, const RunArguments *run) noexcept nogil

@@ -341,23 +341,23 @@ cdef uint64_t run_jobs(Job work, int64_t count, int threads, void *context) noex
     return jobs.sum
 
 
-cdef class Deal:
-    """A distribution of tasks to threads. Each task goes to the thread that is expected to finish its earlier tasks first."""
+cdef class BalancedShares:
+    """Shares of about equal cycles. Each task goes to the thread that is expected to finish its earlier tasks first."""
 
     def __init__(self, works, Py_ssize_t tasks, int threads):
         """``works`` lists (cycles of a task, number of such tasks), in the order of the tasks."""
         assert sum(count for _, count in works) == tasks
         done = [(0.0, thread) for thread in range(threads)]
-        dealt = [[] for _ in done]
+        shares = [[] for _ in done]
         n = 0
         for work, count in works:
             for _ in range(count):
                 end, thread = done[0]
                 heapq.heapreplace(done, (end + work, thread))
-                dealt[thread].append(n)
+                shares[thread].append(n)
                 n += 1
         self.threads = threads
-        self.first, self.tasks = Table(np.cumsum([0, *map(len, dealt)])), Table(sum(dealt, []))
+        self.first, self.tasks = Table(np.cumsum([0, *map(len, shares)])), Table(sum(shares, []))
 
 
 # ---------------------------------------------------------------- NaN and infinity
@@ -489,17 +489,17 @@ cdef class NativePlan:
         cdef int64_t *share = <int64_t *>(call.ws + owner * call.bytes_per_thread)
         cdef int64_t at = convt_take_first(share) if own != call.backwards else convt_take_last(share)
         while at >= 0:
-            self.run_task(at if call.deal_tasks == NULL else call.deal_tasks[at], call, ws)
+            self.run_task(at if call.share_tasks == NULL else call.share_tasks[at], call, ws)
             at = convt_take_first(share) if own != call.backwards else convt_take_last(share)
 
     cdef void set_shares(self, Call *call) noexcept nogil:
-        """Set each thread's share: its tasks of the `Deal`, or an equal contiguous part of all tasks."""
+        """Set each thread's share: its tasks of the `BalancedShares`, or an equal contiguous part of all tasks."""
         cdef int64_t first, last = 0, thread
         for thread in range(call.threads):
             first = last
             last = convt_quotient((thread + 1) * self.tasks, call.threads)
-            if call.deal_tasks != NULL:
-                last = call.deal_first[thread + 1]
+            if call.share_tasks != NULL:
+                last = call.share_first[thread + 1]
             convt_set_share(<int64_t *>(call.ws + thread * call.bytes_per_thread), first, last)
 
     cpdef int threads(self, int available):
@@ -510,26 +510,26 @@ cdef class NativePlan:
         """Return the number of tasks that a thread takes at a time."""
         return self.tasks if self.equal_tasks else max(1, convt_quotient(self.tasks, CHUNKS_PER_THREAD * threads))
 
-    cdef Deal deal_for(self, int threads):
-        """Return the `Deal` of a call, or None if threads take the next tasks or have contiguous shares."""
-        cdef Deal deal
+    cdef BalancedShares balanced_shares_for(self, int threads):
+        """Return the `BalancedShares` of a call, or None if threads take the next tasks or have contiguous shares."""
+        cdef BalancedShares shares
         if not self.pinned or self.equal_tasks or threads == 1:
             return None
         with cython.critical_section(self):  # without a GIL, concurrent calls must make only one
-            deal = self.deal
-            if deal is None or deal.threads != threads:
-                self.deal = deal = Deal(self.works, self.tasks, threads)
-        return deal
+            shares = self.balanced_shares
+            if shares is None or shares.threads != threads:
+                self.balanced_shares = shares = BalancedShares(self.works, self.tasks, threads)
+        return shares
 
-    cpdef tuple dealt(self, int available):
+    cpdef tuple task_shares(self, int available):
         """Return how tasks are distributed: ``(list of each thread's first tasks, 0)``, or ``(None, n)``.
 
         n is the number of tasks that a thread takes at a time if there are no shares.
         """
         cdef int threads = self.threads(available), t
-        cdef Deal deal = self.deal_for(threads)
-        if deal is not None:
-            bounds, tasks = deal.first.array.tolist(), deal.tasks.array.tolist()
+        cdef BalancedShares shares = self.balanced_shares_for(threads)
+        if shares is not None:
+            bounds, tasks = shares.first.array.tolist(), shares.tasks.array.tolist()
         elif self.equal_tasks or threads == 1:
             bounds, tasks = [t * self.tasks // threads for t in range(threads + 1)], list(range(self.tasks))
         else:
@@ -549,10 +549,10 @@ cdef class NativePlan:
         cdef RunArguments run
         run.src, run.dst, run.weights, run.bias, run.source = src, dst, packed.weights, packed.bias, packed.source
         run.threads = self.threads(self.brief_threads(available))
-        cdef Deal deal = self.deal_for(run.threads)  # this reference keeps its tables alive during the call
-        run.deal_tasks = NULL
-        if deal is not None:
-            run.deal_first, run.deal_tasks = deal.first.p, deal.tasks.p
+        cdef BalancedShares shares = self.balanced_shares_for(run.threads)  # keeps its tables alive during the call
+        run.share_tasks = NULL
+        if shares is not None:
+            run.share_first, run.share_tasks = shares.first.p, shares.tasks.p
         cdef Buffer ws = take_buffer(self.workspace_bytes(&run), workspaces())  # the only step of a call that can fail
         if fill is not None:
             out[...] = fill
@@ -583,7 +583,7 @@ cdef class NativePlan:
         call.refused = &refused
         call.src, call.dst, call.weights, call.bias, call.source = run.src, run.dst, run.weights, run.bias, run.source
         call.next_task, call.threads, call.task_chunk = 0, threads, self.task_chunk(threads)
-        call.deal_first, call.deal_tasks = run.deal_first, run.deal_tasks
+        call.share_first, call.share_tasks = run.share_first, run.share_tasks
         call.ws, call.bytes_per_thread = ws, self.bytes_per_thread(run)
         call.has_shares = threads > 1 and (self.equal_tasks or self.pinned) and self.tasks <= MOST_SHARED
         if call.has_shares:

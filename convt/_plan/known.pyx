@@ -7,7 +7,7 @@ from .._run import config
 
 cimport numpy as cnp
 
-from convt._core cimport Deal, NativePlan, PackedFilter, RunArguments, has_thread_scope, known_calls_version
+from convt._core cimport BalancedShares, NativePlan, PackedFilter, RunArguments, has_thread_scope, known_calls_version
 from convt._plan.repeat cimport PreparedCall, signature
 from convt._run.memory cimport return_block, take_block, workspaces
 
@@ -86,7 +86,7 @@ cdef class Known:
         cdef int64_t sizes[KNOWN_RANK]
         cdef PreparedCall call
         cdef PackedFilter packed
-        cdef Deal deal
+        cdef BalancedShares shares
         cdef int available = threads or config.get_num_threads()
         if rank > KNOWN_RANK or (threads == 0 and has_thread_scope()):
             return
@@ -105,17 +105,17 @@ cdef class Known:
         if not convt_begin_writing(&entry.users):
             return  # another thread uses the entry
         entry.run.threads = call.native.threads(available)
-        deal = call.native.deal_for(entry.run.threads)
-        self.references[n] = call, packed, deal
+        shares = call.native.balanced_shares_for(entry.run.threads)
+        self.references[n] = call, packed, shares
         entry.version, entry.rank, entry.fixed_threads, entry.adds = version, rank, threads != 0, adds
         entry.weights = weights
         for ax in range(rank):
             entry.sizes[ax], entry.out_sizes[ax] = sizes[ax], cnp.PyArray_DIMS(out)[ax]
         entry.call, entry.plan = <void *>call, <void *>call.native
         entry.run.weights, entry.run.bias, entry.run.source = packed.weights, packed.bias, packed.source
-        entry.run.deal_tasks = NULL
-        if deal is not None:
-            entry.run.deal_first, entry.run.deal_tasks = deal.first.p, deal.tasks.p
+        entry.run.share_tasks = NULL
+        if shares is not None:
+            entry.run.share_first, entry.run.share_tasks = shares.first.p, shares.tasks.p
         entry.workspace_bytes = call.native.workspace_bytes(&entry.run)
         convt_end_writing(&entry.users)
 

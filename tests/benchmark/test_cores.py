@@ -47,7 +47,7 @@ def test_every_task_is_run_once_and_by_a_thread_that_there_is(name, layout):
     for threads, plan, task_work, tables in made(name, layout=layout):
         if task_work is None and not tables[0].parallel_blocks:  # blocks run in turn, and threads share each block
             plan = tables[1]
-        shares, task_chunk = plan.dealt(threads)
+        shares, task_chunk = plan.task_shares(threads)
         if shares is None:
             assert 1 <= task_chunk <= plan.tasks
         else:
@@ -105,7 +105,7 @@ def test_tasks_are_taken_by_whoever_is_free():
         def threads(self, available):
             return available
 
-        def dealt(self, threads):
+        def task_shares(self, threads):
             return None, self.task_chunk
 
     works = np.array([5.0, 1, 1, 1, 1, 1])

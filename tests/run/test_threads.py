@@ -110,7 +110,7 @@ def test_a_long_call_does_not_hold_the_gil(data_format, dtype):
 
 
 @pytest.mark.skipif(not _core.openmp(), reason="built without OpenMP")
-def test_plans_deal_for_as_many_threads_as_a_call_has():
+def test_plans_balance_shares_for_as_many_threads_as_a_call_has():
     op, _, pairs = prepared("float32", [(17, 19)])
     (data, want), counts = pairs[0], (1, 2, 3, 5, 8)
 

@@ -15,7 +15,7 @@ cimport numpy as cnp
 
 import numpy as np
 
-from convt._core cimport BRIEF, Call, Deal, PackedFilter, NativePlan, RunArguments, kernels_of, run_in_parallel
+from convt._core cimport BRIEF, BalancedShares, Call, PackedFilter, NativePlan, RunArguments, kernels_of, run_in_parallel
 from convt._run.flags cimport convt_is_set
 from convt._run.kernels cimport convt_kernels
 from convt._run.memory cimport keep_table, round64
@@ -184,14 +184,16 @@ cdef class PlanesPlan(NativePlan):
             move_block(&self.outs, block, run.dst, inner.dst, False, run.threads)
         return True
 
-    cdef Deal deal_for(self, int threads):
-        return NativePlan.deal_for(self, threads) if self.parallel_blocks else self.inner.deal_for(threads)
+    cdef BalancedShares balanced_shares_for(self, int threads):
+        if self.parallel_blocks:
+            return NativePlan.balanced_shares_for(self, threads)
+        return self.inner.balanced_shares_for(threads)
 
     cpdef int threads(self, int available):
         return NativePlan.threads(self, available) if self.parallel_blocks else self.inner.threads(available)
 
-    cpdef tuple dealt(self, int available):  # tasks of one block if threads share the blocks
-        return NativePlan.dealt(self, available) if self.parallel_blocks else self.inner.dealt(available)
+    cpdef tuple task_shares(self, int available):  # tasks of one block if threads share the blocks
+        return NativePlan.task_shares(self, available) if self.parallel_blocks else self.inner.task_shares(available)
 
 
 cdef fill_side(Side *side, PlanesPlan plan, schedule, axes, shape, strides):
