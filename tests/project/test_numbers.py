@@ -259,7 +259,9 @@ PAGES = {
         {source(SHAPES, "LEAST_DEPTH")} or more in-channels
     """,
     "convt/algorithms/planes/README.md": """
-        take about {"twice" if LIMITS.planes_block == 2 * L2 else ""} the L2 size.
+        take about {"twice" if LIMITS.planes_block == 2 * L2 else ""} the L2 size,
+        or {share(LIMITS.planes_block / 4 / L2)} of it if
+        more than {planes.schedule._SLOW} times as many bytes
         If the weights exceed {size(LIMITS.far)}, blocks of up to {planes.schedule._LARGE} times that size
         (at most {share(planes.schedule._LARGE_SHARE)} of the last-level cache)
         expects at least {percent(planes.schedule._GAIN)} from
