@@ -43,8 +43,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "convt"))
 ISA_INDEPENDENT = (
     "base/test_arrays", "base/test_environment", "base/test_files", "base/test_padding", "base/test_tensorflow_same",
     "benchmark/", "call/test_bad_input", "cli/", "fuzz/test_fuzz_", "fuzz/test_fuzzers",
-    "integrations/test_jax", "integrations/test_onnxruntime_", "integrations/test_packages", "integrations/test_torch_", "model/", "plan/test_measure",
-    "project/", "run/test_growth", "run/test_quotas", "run/test_warnings",
+    "integrations/test_jax", "integrations/test_onnxruntime_", "integrations/test_packages", "integrations/test_torch_",
+    "model/", "plan/test_measure", "project/", "run/test_growth", "run/test_quotas", "run/test_warnings",
 )  # fmt: skip
 TESTS = Path(__file__).parent
 MOST_SETS, MOST_SETS_OF_LEVEL = 16, 32  # with ``--few-sets``, without CONVT_ISA and with it
