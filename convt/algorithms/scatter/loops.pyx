@@ -765,7 +765,8 @@ cdef void compute_products(Scatter *s, Product *w, const char *next, int64_t nex
 
 cdef void multiply_in_place(const Scatter *s, Product *w, int64_t some) noexcept nogil:
     """Multiply pixels in place, because packing costs more than it gains. ``some`` pixels at a time are multiplied by all columns,
-    so that they are read from L1 for all columns but the first ones."""
+    so that they are read from L1 for all columns but the first ones. All pixels meet a depth chunk before the next chunk, because
+    L2 may not hold the prefetched lines of the planes of all chunks: they share sets if planes are multiples of 4 KiB apart."""
     cdef const convt_kernels *k = s.k
     cdef ScatterClass *c = w.c
     cdef ScatterChunk *ch
@@ -773,18 +774,18 @@ cdef void multiply_in_place(const Scatter *s, Product *w, int64_t some) noexcept
     cdef Cut by_tile = cut_evenly(c.pack.ncols, tiles, 1)
     cdef convt_pixel_gemm t
     t.cs, t.rs, t.ld = s.in_step, s.in_c, c.ld
-    while p < w.m:
-        t.pixels = <int>min(some, w.m - p)
-        for chunk in range(c.nchunks):
-            ch = c.chunks + chunk
-            t.kc, t.add, r1 = <int>ch.depth, chunk > 0, 0
+    for chunk in range(c.nchunks):
+        ch, p = c.chunks + chunk, 0
+        t.kc, t.add = <int>ch.depth, chunk > 0
+        while p < w.m:
+            t.pixels, r1 = <int>min(some, w.m - p), 0
             t.src = w.src + (tap_at(s, c, ch.tap, w.j, s.in_steps) + (w.i_lo + p) * s.in_step + ch.channel * s.in_c) * k.s_size
             for i in range(tiles):
                 r0, r1 = r1, cut_at(&by_tile, i + 1)
                 t.a = w.weights + ch.at + r0 * CONVT_LDA * k.e_size
                 t.out = w.col + (r0 * c.ld + p) * k.t_size
                 k.pixel_gemm(<int>(r1 - r0), &t)
-        p += some
+            p += some
 
 
 cdef inline void multiply_tile(const Scatter *s, Product *w, int64_t chunk, int64_t r0, int64_t r1, char *at) noexcept nogil:
