@@ -142,7 +142,7 @@ cdef struct Scatter:
     int64_t taps_x, terms, lanes  # taps of the last axis, the most terms of an output, outputs (phase, out-channel) of a j
     int64_t rows, tasks   # rows of an image, unless joined; all tasks
     int64_t *in_steps     # for each axis other than the last: elements between adjacent positions of the input
-    int64_t *pixel_steps  # the same in pixels
+    int64_t *pixel_steps  # pixels between the input rows of each axis
     int64_t pixels        # pixels of an image
     bint dense            # pixels have one constant stride, so that joined rows that are consecutive in the input are one GEMM
     bint across           # vectors run over pixels
