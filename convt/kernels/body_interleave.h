@@ -1,14 +1,59 @@
 /* `interleave` of the contract: rows of phases (T), which alternate in rows of outputs (S). The includer defines the macros
  * listed in body_memory.h.
  *
- * Loop order: rows, then VL outputs of each phase. 1, 2, 4 or 8 phases are interleaved in registers (zip); other numbers are
- * gathered by index. Every ISA has these operations; only float32 and float64 take non-temporal stores.
+ * Loop order: rows, then VL outputs of each phase. Up to 8 phases are interleaved in registers: 1, 2, 4 or 8 by zips, the others
+ * by permutations (HAVE_PERMUTE_2: AVX2, AVX-512). Other numbers are gathered by index. Only float32 and float64 take
+ * non-temporal stores.
  */
 
-/* Interleave n vectors (1, 2, 4 or 8) lane by lane. */
+/* ZIPPED(X): X(n) for each number of vectors that `zip` interleaves. CAN_ZIP(n) checks a number. */
+#undef ZIPPED
+#undef CAN_ZIP
+#ifdef HAVE_PERMUTE_2
+#define CAN_ZIP(n) ((n) <= 8)
+#define ZIPPED(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
+
+/* Permutation p of vector i of n takes the lanes of row p, and keeps those of the rows before: zip_n[i][p - 1]. */
+#define ROW(n, i, l) (((i) * VL + (l)) % (n))
+#define AT(n, i, l) (((i) * VL + (l)) / (n))
+#define LANE(n, i, p, l) (ROW(n, i, l) == (p) ? VL + AT(n, i, l) : (p) == 1 && ROW(n, i, l) == 0 ? AT(n, i, l) : (l))
+#define LANES_4(n, i, p, l) LANE(n, i, p, l), LANE(n, i, p, l + 1), LANE(n, i, p, l + 2), LANE(n, i, p, l + 3)
+#define LANES(n, i, p) {LANES_4(n, i, p, 0), LANES_4(n, i, p, 4), LANES_4(n, i, p, 8), LANES_4(n, i, p, 12)}
+#define VECTOR(n, i) {LANES(n, i, 1), LANES(n, i, 2), LANES(n, i, 3), LANES(n, i, 4), LANES(n, i, 5), LANES(n, i, 6)}
+#define ZIP_INDEX(n)                                      \
+    static const int32_t FN(zip_##n)[7][6][16] = {        \
+        VECTOR(n, 0), VECTOR(n, 1), VECTOR(n, 2), VECTOR(n, 3), VECTOR(n, 4), VECTOR(n, 5), VECTOR(n, 6)};
+ZIP_INDEX(3) ZIP_INDEX(5) ZIP_INDEX(6) ZIP_INDEX(7)
+#undef ROW
+#undef AT
+#undef LANE
+#undef LANES_4
+#undef LANES
+#undef VECTOR
+#undef ZIP_INDEX
+#else
+#define CAN_ZIP(n) ((n) <= 8 && !((n) & ((n) - 1)))
+#define ZIPPED(X) X(1) X(2) X(4) X(8)
+#endif
+
+/* Interleave n vectors lane by lane. */
 INLINE void FN(zip)(const int n, V *v)
 {
     V u[8];
+#ifdef HAVE_PERMUTE_2
+    if (n & (n - 1)) {
+        const int32_t(*const index)[6][16] = n == 3 ? FN(zip_3) : n == 5 ? FN(zip_5) : n == 6 ? FN(zip_6) : FN(zip_7);
+#pragma GCC unroll 8
+        for (int p = 0; p < n; p++)
+            u[p] = v[p];
+#pragma GCC unroll 8
+        for (int i = 0; i < n; i++)
+#pragma GCC unroll 8
+            for (int p = 1; p < n; p++)
+                v[i] = V_(permute_2)(p == 1 ? u[0] : v[i], u[p], index[i][p - 1]);
+        return;
+    }
+#endif
 #pragma GCC unroll 3
     for (int step = 1; step < n; step *= 2) {
 #pragma GCC unroll 4
@@ -53,6 +98,16 @@ INLINE void FN(interleave_vectors)(const int phases, const convt_interleave *w, 
 #pragma GCC unroll 8
     for (int p = 0; p < phases; p++)
         S_STORE(to + p * VL, v[p]);
+}
+
+/* Fill the index that interleaves n rows, `ld` elements apart, by a gather. */
+INLINE void FN(interleaving)(int n, ptrdiff_t ld, int32_t *index)
+{
+    for (int e = 0, row = 0, at = 0; e < n * VL; e++) {
+        index[e] = (int32_t)(row * ld + at);
+        if (++row == n)
+            row = 0, at++;
+    }
 }
 
 /* interleave_vectors for any number of phases: each vector of outputs is gathered from the rows by index. */
@@ -120,17 +175,12 @@ static void FN(interleave)(const convt_interleave *run)
     const convt_interleave *const w = &local;
     int32_t index[CONVT_INTERLEAVED * VL];
     CONVT_ASSERT(w->phases <= CONVT_INTERLEAVED && w->phases * w->ld < INT32_MAX);
-    if (w->phases == 1) {
-        EACH_ROW(1)
-    } else if (w->phases == 2) {
-        EACH_ROW(2)
-    } else if (w->phases == 4) {
-        EACH_ROW(4)
-    } else if (w->phases == 8) {
-        EACH_ROW(8)
-    } else {
-        for (int e = 0; e < w->phases * VL; e++)
-            index[e] = (int32_t)(e % w->phases * w->ld + e / w->phases);
+    switch (w->phases) {
+#define CASE(n) case n: EACH_ROW(n) break;
+        ZIPPED(CASE)
+#undef CASE
+    default:
+        FN(interleaving)((int)w->phases, w->ld, index);
         EACH_ROW(0)
     }
 }

@@ -168,17 +168,17 @@ INLINE V FN(overlap_pixels_sum)(const convt_overlap *o, const int inside, int l,
     return sum;
 }
 
-/* Store lanes first, first + step, ..., n (1, 2 or 4) of them, interleaved: `count` contiguous elements. */
+/* Store lanes first, first + step, ..., n (at most 8) of them, interleaved: `count` contiguous elements. */
 INLINE void FN(overlap_pixels_zip)(const int n, int first, int step, const convt_overlap *o, const int inside, int64_t j,
                                    V lane, S *out, int count)
 {
-    V v[4];
-#pragma GCC unroll 4
+    V v[8];
+#pragma GCC unroll 8
     for (int i = 0; i < n; i++)
         v[i] = FN(overlap_pixels_sum)(o, inside, first + i * step, j, lane);
     V_(act_all)(v, n, o->act);
     FN(zip)(n, v);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int i = 0; i < n; i++)
         FN(store_first)(out, v[i], i * VL, count);
 }
@@ -201,35 +201,35 @@ INLINE void FN(overlap_pixels_act)(const int n, int first, int step, const convt
         S_STORE(out + i * VL, v[i]);
 }
 
-/* overlap_pixels_zip for any n. If n is not 1, 2 or 4, the outputs are gathered by `index`. */
+/* overlap_pixels_zip for any n. The outputs of more vectors than `zip` interleaves are gathered. */
 INLINE void FN(overlap_pixels_set)(int n, int first, int step, const convt_overlap *o, const int inside, int64_t j, V lane,
                                    const int32_t *index, S *out, int count)
 {
     T sums[CONVT_PIXEL_LANES * VL];
-    if (n == 1)
-        FN(overlap_pixels_zip)(1, first, step, o, inside, j, lane, out, count);
-    else if (n == 2)
-        FN(overlap_pixels_zip)(2, first, step, o, inside, j, lane, out, count);
-    else if (n == 4)
-        FN(overlap_pixels_zip)(4, first, step, o, inside, j, lane, out, count);
-    else {
-        const int transcendental = o->act->code > CONVT_LEAKY;
-        for (int i = 0; i < n; i++) {
-            const V sum = FN(overlap_pixels_sum)(o, inside, first + i * step, j, lane);
-            V_(store)(sums + i * VL, transcendental ? sum : V_(act_simple)(sum, o->act));
-        }
-        for (int i = 0, some; transcendental && i < n; i += some) {
-            V v[ACT_VECTORS];
-            some = n - i < ACT_VECTORS ? n - i : ACT_VECTORS;
-            for (int e = 0; e < some; e++)
-                v[e] = V_(load)(sums + (i + e) * VL);
-            V_(act_all)(v, some, o->act);
-            for (int e = 0; e < some; e++)
-                V_(store)(sums + (i + e) * VL, v[e]);
-        }
-        for (int i = 0; i < n; i++)
-            FN(store_first)(out, V_(gather)(sums, index + i * VL), i * VL, count);
+    switch (n) {
+#define CASE(m)                                                                      \
+    case m:                                                                          \
+        FN(overlap_pixels_zip)(m, first, step, o, inside, j, lane, out, count);      \
+        return;
+        ZIPPED(CASE)
+#undef CASE
     }
+    const int transcendental = o->act->code > CONVT_LEAKY;
+    for (int i = 0; i < n; i++) {
+        const V sum = FN(overlap_pixels_sum)(o, inside, first + i * step, j, lane);
+        V_(store)(sums + i * VL, transcendental ? sum : V_(act_simple)(sum, o->act));
+    }
+    for (int i = 0, some; transcendental && i < n; i += some) {
+        V v[ACT_VECTORS];
+        some = n - i < ACT_VECTORS ? n - i : ACT_VECTORS;
+        for (int e = 0; e < some; e++)
+            v[e] = V_(load)(sums + (i + e) * VL);
+        V_(act_all)(v, some, o->act);
+        for (int e = 0; e < some; e++)
+            V_(store)(sums + (i + e) * VL, v[e]);
+    }
+    for (int i = 0; i < n; i++)
+        FN(store_first)(out, V_(gather)(sums, index + i * VL), i * VL, count);
 }
 
 static void FN(overlap_pixels)(const convt_overlap *run)
@@ -246,12 +246,8 @@ static void FN(overlap_pixels)(const convt_overlap *run)
     const int one_set = all && (channels == 1 || o->out_c == 1) && o->out_x == channels && o->out_j == o->lanes;
     const int sets = one_set ? 1 : channels, set_lanes = o->lanes / sets;
     const int whole = one_set || (all && o->out_x == 1 && o->out_j == set_lanes);
-    if (set_lanes != 1 && set_lanes != 2 && set_lanes != 4)
-        for (int e = 0, j = 0, l = 0; whole && e < set_lanes * VL; e++) {
-            index[e] = l * VL + j;
-            if (++l == set_lanes)
-                l = 0, j++;
-        }
+    if (whole && !CAN_ZIP(set_lanes))
+        FN(interleaving)(set_lanes, VL, index);
     const V lane = FN(lanes)();
     const int act_j = whole && o->act->code > CONVT_LEAKY && (set_lanes == 1 || set_lanes == 2 ||
                                                               set_lanes == 4) ? ACT_VECTORS / set_lanes * VL : 0;

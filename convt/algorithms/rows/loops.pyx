@@ -7,7 +7,8 @@ A task is a block of j of some output rows of a channel group; only this task wr
    output rows. "kept" names the input rows there.
 2. For each channel block and each block of phases, a micro-kernel sums all input rows, in-channels and taps into rows of the
    region "phase_rows". "taps", "sources" and "weights" are its tables.
-3. The phases of a channel block are interleaved into the output row, with activation and rounding.
+3. The phases of a channel block are interleaved into the output row, with activation and rounding. Outputs that exceed the
+   caches are interleaved into the region "stage" and copied by non-temporal stores, because pads leave few rows aligned.
 """
 
 from libc.stdint cimport int64_t
@@ -19,7 +20,7 @@ import numpy as np
 
 from convt._core cimport Call, kernels_of
 from convt._run.kernels cimport CONVT_INTERLEAVED, CONVT_MOST_ROWS, convt_interleave, convt_kernels, convt_prefetch_row_l2, convt_rows
-from convt._run.memory cimport keep_table, round64, structures
+from convt._run.memory cimport copy_non_temporal, keep_table, round64, structures
 from convt.algorithms.indexing cimport take_block
 from convt.algorithms.row_plan cimport KeptRow, RowPlan, clear_kept_rows, place_of_row
 
@@ -45,7 +46,7 @@ cdef struct RowOutputs:
 
 cdef struct RowsRegions:
     # Offsets of the regions of a thread's workspace (schedule.py).
-    size_t kept, taps, sources, weights, phase_rows, inputs
+    size_t kept, taps, sources, weights, phase_rows, stage, inputs
 
 
 cdef class RowsPlan(RowPlan):
@@ -62,7 +63,7 @@ cdef class RowsPlan(RowPlan):
     cdef int64_t pitch, pixels  # elements between packed input rows; outputs of a row of "phase_rows"
     cdef int64_t input_row_bytes  # bytes of a packed input row of all in-channels of a group
     cdef RowsRegions at
-    cdef bint stream         # non-temporal stores
+    cdef bint stream         # non-temporal stores, of outputs from the region "stage"
     cdef bint in_place       # rows of a single in-channel are read in place if they contain all pixels of the task
 
     def __init__(self, schedule, layout, in_strides, out_strides):
@@ -78,7 +79,8 @@ cdef class RowsPlan(RowPlan):
         self.row_taps, self.rows = schedule.row_taps, schedule.rows
         self.block, self.blocks, self.j0, self.js = schedule.block, schedule.blocks, schedule.j0, schedule.js
         self.row_blocks = (self.out_rows + self.rows - 1) // self.rows
-        self.begin, self.out_size, self.stream = problem.begin[x], problem.out_sizes[x], schedule.stream
+        self.begin, self.out_size = problem.begin[x], problem.out_sizes[x]
+        self.stream = schedule.stream and self.out_stride.p[x] == 1
         self.reach = d * (problem.kernel[x] - 1) // problem.strides[x]
         self.channel_blocks, self.phase_blocks = schedule.channel_blocks, len(phases)
         # Channel blocks differ only in their number of channels, so they share the tables.
@@ -168,7 +170,7 @@ cdef void run_row(RowsPlan plan, int64_t row, int64_t group, int64_t ja, int64_t
     w.phases, w.step, w.act, w.stream = s, plan.out_stride.p[x], &plan.act, plan.stream
     w.first = max(0, plan.begin - s * (plan.j0 + ja))
     w.last = min(s * (jb - ja), plan.begin + plan.out_size - s * (plan.j0 + ja))
-    w.ld, w.row, w.bias, w.out = phase_row_bytes // t_size, phase_rows, NULL, outs
+    w.ld, w.bias = phase_row_bytes // t_size, NULL
     for n in range(plan.nblocks):
         b, o = &plan.weights[n], &plan.outputs[n % plan.phase_blocks]
         weight = call.weights + group * plan.group_weights + b.weights
@@ -189,4 +191,24 @@ cdef void run_row(RowsPlan plan, int64_t row, int64_t group, int64_t ja, int64_t
         w.rows = <int>(plan.co * (c + 1) // plan.channel_blocks - first_c)
         for m in range(w.rows):
             outs[m] = dst + ((first_c + m) * plan.out_c + (s * (plan.j0 + ja) - plan.begin) * w.step) * k.s_size
-        k.interleave(&w)
+        w.row, w.out = phase_rows, outs
+        if w.stream and <size_t>outs[0] & 63:
+            interleave_non_temporal(k, &w, ws + plan.at.stage)
+        else:
+            k.interleave(&w)
+
+
+cdef void interleave_non_temporal(const convt_kernels *k, const convt_interleave *w, char *stage) noexcept nogil:
+    """Interleave each row of outputs into the stage, and copy it with non-temporal stores."""
+    cdef int64_t n, count = w.last - w.first
+    cdef void **outs = w.out
+    cdef void *staged
+    cdef char *out
+    cdef convt_interleave row = w[0]
+    row.rows, row.out, row.stream = 1, &staged, 0
+    for n in range(w.rows if count > 0 else 0):
+        out = <char *>outs[n] + w.first * k.s_size
+        staged = stage + (<size_t>out & 63) - w.first * k.s_size  # the stage and the output are aligned alike
+        k.interleave(&row)
+        copy_non_temporal(k, out, stage + (<size_t>out & 63), count * k.s_size)
+        row.row = <const char *>row.row + w.phases * w.ld * k.t_size

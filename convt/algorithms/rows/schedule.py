@@ -128,9 +128,10 @@ def schedule(problem, here, unit, threads, finite):
     pitch = info.padded(pixels + d * (k - 1) // s)
     pitch += vl if pitch // vl % 2 == 0 else 0
     weight_bytes = math.prod(kernel) * groups * ci * co * t_size
+    stream = execution.outgrows(problem, here.limits.non_temporal)
     return Schedule(
         problem, unit, threads, (), phases, parts, js, j0, block, blocks, task_rows, row_taps, pitch,
-        execution.outgrows(problem, here.limits.non_temporal),
+        stream,
         execution.decide(problem, here, info, threads, weight_bytes),
         workspace.book(
             kept=16 * (row_taps + 1),  # the input rows in "inputs"
@@ -138,6 +139,7 @@ def schedule(problem, here, unit, threads, finite):
             sources=8 * (row_taps + 1) * ci,  # pointers to input rows
             weights=8 * (row_taps + 1) * ci,  # pointers to their weights
             phase_rows=channels * s * (pixels + vl) * t_size,  # the phases of a channel block before they are interleaved
+            stage=s * block * item + 64 if stream else 0,  # a row of outputs before non-temporal stores
             inputs=row_taps * -(-ci * pitch * t_size // 64) * 64,  # packed input rows
         ),
     )  # fmt: skip
