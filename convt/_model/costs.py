@@ -52,9 +52,6 @@ class Limits(NamedTuple):
     pack_on_the_fly_again: float
     # Weights of a task up to this size stay in L2 beside its rows.
     near_weights: int
-    # This many bytes of packed weights are assumed to be in a core's cache when a call begins. The rest comes from memory,
-    # because other layers of a model ran since the last call.
-    kept_weights: int
     # Larger weights, and larger inputs of scatter and depthwise, do not stay in L2.
     far: int
     # Up to this depth the work between register tiles matters, because a tile takes few cycles.
@@ -82,7 +79,6 @@ def limits(l1, l2, l3):
         pack_on_the_fly=256 * KIB,
         pack_on_the_fly_again=2,
         near_weights=l2 >> 3,
-        kept_weights=l2,
         far=512 * KIB,
         shallow_depth=32,
         planes_block=2 * l2,

@@ -157,6 +157,13 @@ def fill_counts(problem, here=None):
     return {"task": 1, "out_byte_l2": bytes, "out_byte_l3": uncached_fraction(bytes, (here or machine.current()).l2) * bytes}
 
 
+def interleaving(rows, unit):
+    """Return the name of the count of interleaving vectors of ``rows`` rows, for each vector of outputs."""
+    if rows <= 8 and (unit.vl * unit.t_size >= 32 or rows & (rows - 1) == 0):  # CAN_ZIP in body_interleave.h
+        return "zip"
+    return "gather" if rows <= 16 and unit.t_size == unit.s_size else "single"
+
+
 def splits_lines(problem):
     """Check whether pixels of an NXC output may start inside a cache line."""
     return problem.groups * problem.co * ITEMSIZE[problem.dtype] % 64 > 0

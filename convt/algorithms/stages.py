@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from .._model import machine
+from .._model import costs, machine
 from . import common
 from .caches import remembered
 
@@ -121,20 +121,17 @@ def cost(stages, problem, unit="vectors"):
     """Return the expected cycles of a problem, infinite if the algorithm does not accept it."""
     here = machine.current()
     found = cached_schedule(stages, problem, here, unit)
-    return math.inf if found is None else stages.cost(found, here) + fetch_cost(found, here)
+    return math.inf if found is None else costs.overlapped(stages.cost(found, here), fetch_cost(found, here))
 
 
 def fetch_cost(schedule, here):
-    """Return the cycles to fetch packed weights from memory.
-
-    A core's L2 is assumed to still hold as many bytes of them as it can, and no other cache to hold any, because other layers
-    of a model ran since the last call.
-    """
+    """Return the cycles to fetch packed weights from memory. The last-level cache loses them before the next call if it does not
+    hold all."""
     schedule = getattr(schedule, "inner", schedule)  # the inner schedule of a block
     bytes = getattr(schedule, "weight_bytes", None)
     if bytes is None:
         bytes = common.filter_bytes(schedule.problem, here.info(schedule.problem.dtype, schedule.unit))
-    return here.profile["weights"].cycles({"weight_byte_memory": max(0, bytes - here.limits.kept_weights)})
+    return here.profile["weights"].cycles({"weight_byte_memory": bytes if bytes > max(here.l2, here.last_bytes) else 0})
 
 
 def packing_cost(stages, problem, unit="vectors"):

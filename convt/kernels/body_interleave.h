@@ -8,10 +8,11 @@
 
 /* ZIPPED(X): X(n) for each number of vectors that `zip` interleaves. CAN_ZIP(n) checks a number. */
 #undef ZIPPED
+#undef ZIPPED_MORE
 #undef CAN_ZIP
 #ifdef HAVE_PERMUTE_2
 #define CAN_ZIP(n) ((n) <= 8)
-#define ZIPPED(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
+#define ZIPPED_MORE(X) X(3) X(5) X(6) X(7) X(8)
 
 /* Permutation p of vector i of n takes the lanes of row p, and keeps those of the rows before: zip_n[i][p - 1]. */
 #define ROW(n, i, l) (((i) * VL + (l)) % (n))
@@ -33,8 +34,9 @@ ZIP_INDEX(3) ZIP_INDEX(5) ZIP_INDEX(6) ZIP_INDEX(7)
 #undef ZIP_INDEX
 #else
 #define CAN_ZIP(n) ((n) <= 8 && !((n) & ((n) - 1)))
-#define ZIPPED(X) X(1) X(2) X(4) X(8)
+#define ZIPPED_MORE(X) X(8)
 #endif
+#define ZIPPED(X) X(1) X(2) X(4) ZIPPED_MORE(X)
 
 /* Interleave n vectors lane by lane. */
 INLINE void FN(zip)(const int n, V *v)
@@ -161,27 +163,34 @@ INLINE void FN(interleave_row)(const int phases, const convt_interleave *w, cons
     }
 }
 
-#define EACH_ROW(known)                                                                                         \
-    for (int r = 0; r < w->rows; r++)                                                                           \
-        if (w->out[r])                                                                                          \
-            FN(interleave_row)(known, w, (const T *)w->row + r * w->phases * w->ld,                             \
-                               V_(set1)(w->bias ? ((const T *)w->bias)[r] : (T)-0.0), w->out[r], index);
+/* A function for each number of phases that is known, and one for any number, 0. */
+#define INTERLEAVE(known)                                                                                            \
+    static __attribute__((noinline)) void FN(interleave_##known)(const convt_interleave *run, const int32_t *index)  \
+    {                                                                                                                \
+        /* local copies, which no store can alias */                                                                 \
+        const convt_act act = *run->act;                                                                             \
+        convt_interleave w = *run;                                                                                   \
+        w.act = &act;                                                                                                \
+        for (int r = 0; r < w.rows; r++)                                                                             \
+            if (w.out[r])                                                                                            \
+                FN(interleave_row)(known, &w, (const T *)w.row + r * w.phases * w.ld,                                \
+                                   V_(set1)(w.bias ? ((const T *)w.bias)[r] : (T)-0.0), w.out[r], index);            \
+    }
+ZIPPED(INTERLEAVE) INTERLEAVE(0)
+#undef INTERLEAVE
 static void FN(interleave)(const convt_interleave *run)
 {
-    /* local copies, which no store can alias */
-    const convt_act act = *run->act;
-    convt_interleave local = *run;
-    local.act = &act;
-    const convt_interleave *const w = &local;
     int32_t index[CONVT_INTERLEAVED * VL];
-    CONVT_ASSERT(w->phases <= CONVT_INTERLEAVED && w->phases * w->ld < INT32_MAX);
-    switch (w->phases) {
-#define CASE(n) case n: EACH_ROW(n) break;
+    CONVT_ASSERT(run->phases <= CONVT_INTERLEAVED && run->phases * run->ld < INT32_MAX);
+    switch (run->phases) {
+#define CASE(n)                             \
+    case n:                                 \
+        FN(interleave_##n)(run, NULL);      \
+        break;
         ZIPPED(CASE)
 #undef CASE
     default:
-        FN(interleaving)((int)w->phases, w->ld, index);
-        EACH_ROW(0)
+        FN(interleaving)((int)run->phases, run->ld, index);
+        FN(interleave_0)(run, index);
     }
 }
-#undef EACH_ROW

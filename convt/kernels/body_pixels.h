@@ -201,19 +201,42 @@ INLINE void FN(overlap_pixels_act)(const int n, int first, int step, const convt
         S_STORE(out + i * VL, v[i]);
 }
 
+/* Check whether `zip` interleaves the sums of n lanes. With vectors of less than a cache line, permuting 5 to 7 vectors takes longer
+ * than gathering them from L1. */
+#define ZIPS_SUMS(n) (CAN_ZIP(n) && (sizeof(V) == 64 || (n) < 5 || (n) == 8))
+
+/* overlap_pixels_zip for numbers of ZIPPED_MORE. */
+static __attribute__((noinline)) void FN(overlap_pixels_more)(int n, int first, int step, const convt_overlap *o, int inside,
+                                                              int64_t j, V lane, S *out, int count)
+{
+    switch (n) {
+#define CASE(m)                                                                          \
+    case m:                                                                              \
+        if (inside)                                                                      \
+            FN(overlap_pixels_zip)(m, first, step, o, 1, j, lane, out, count);           \
+        else                                                                             \
+            FN(overlap_pixels_zip)(m, first, step, o, 0, j, lane, out, count);           \
+        break;
+        ZIPPED_MORE(CASE)
+#undef CASE
+    }
+}
+
 /* overlap_pixels_zip for any n. The outputs of more vectors than `zip` interleaves are gathered. */
 INLINE void FN(overlap_pixels_set)(int n, int first, int step, const convt_overlap *o, const int inside, int64_t j, V lane,
                                    const int32_t *index, S *out, int count)
 {
     T sums[CONVT_PIXEL_LANES * VL];
-    switch (n) {
-#define CASE(m)                                                                      \
-    case m:                                                                          \
-        FN(overlap_pixels_zip)(m, first, step, o, inside, j, lane, out, count);      \
+    if (n == 1)
+        FN(overlap_pixels_zip)(1, first, step, o, inside, j, lane, out, count);
+    else if (n == 2)
+        FN(overlap_pixels_zip)(2, first, step, o, inside, j, lane, out, count);
+    else if (n == 4)
+        FN(overlap_pixels_zip)(4, first, step, o, inside, j, lane, out, count);
+    else if (ZIPS_SUMS(n))
+        FN(overlap_pixels_more)(n, first, step, o, inside, j, lane, out, count);
+    if (ZIPS_SUMS(n))
         return;
-        ZIPPED(CASE)
-#undef CASE
-    }
     const int transcendental = o->act->code > CONVT_LEAKY;
     for (int i = 0; i < n; i++) {
         const V sum = FN(overlap_pixels_sum)(o, inside, first + i * step, j, lane);
@@ -246,7 +269,7 @@ static void FN(overlap_pixels)(const convt_overlap *run)
     const int one_set = all && (channels == 1 || o->out_c == 1) && o->out_x == channels && o->out_j == o->lanes;
     const int sets = one_set ? 1 : channels, set_lanes = o->lanes / sets;
     const int whole = one_set || (all && o->out_x == 1 && o->out_j == set_lanes);
-    if (whole && !CAN_ZIP(set_lanes))
+    if (whole && !ZIPS_SUMS(set_lanes))
         FN(interleaving)(set_lanes, VL, index);
     const V lane = FN(lanes)();
     const int act_j = whole && o->act->code > CONVT_LEAKY && (set_lanes == 1 || set_lanes == 2 ||
@@ -285,3 +308,4 @@ static void FN(overlap_pixels)(const convt_overlap *run)
     }
 }
 #undef ACT_VECTORS
+#undef ZIPS_SUMS

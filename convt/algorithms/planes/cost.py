@@ -29,8 +29,9 @@ def counts(problem, cut, wide, stream, here):
     vl = here.info(block.dtype).vl
     *ins, last_in = block.in_shape
     *outs, last_out = block.out_shape
-    # NXC pixels are moved as one row, so that no vector is partly filled.
-    vectors_in, vectors_out = (-(-last_in // vl), -(-last_out // vl)) if problem.planar else (last_in / vl, last_out / vl)
+    # Planes are transposed 16 bytes of channels at a time. NXC pixels are moved as one row.
+    step = 16 // ITEMSIZE[block.dtype] if problem.planar else 1
+    vectors_in, vectors_out = -(-last_in // step) * step / vl, -(-last_out // step) * step / vl
     found = {
         "turn" if problem.planar else "move": blocks * (math.prod(ins) * vectors_in + math.prod(outs) * vectors_out),
         "task": blocks,

@@ -29,7 +29,7 @@ def cost(schedule, here):
         "call": group_rows * calls,
         "row": group_rows * calls * sources,
         "collect": group_rows * sources * shared / schedule.rows * blocks * -(-(block + schedule.phases[0].terms) // vl),
-        interleaving(p, info): group_rows * p.co * p.strides[-1] * vectors,
+        common.interleaving(p.strides[-1], info): group_rows * p.co * p.strides[-1] * vectors,
         "piece": group_rows * p.co * blocks,
         "start": group_rows * blocks,
     })  # fmt: skip
@@ -47,11 +47,3 @@ def _step(height, vectors, accumulators):
             count, vectors = divmod(vectors, wide)
             cycles += count * max(height * wide / costs.FMA_PORTS, (height + 1.5 * wide) / costs.LOAD_PORTS, costs.FMA_LATENCY)
     return cycles
-
-
-def interleaving(problem, info):
-    """Return the name of the count of interleaving a vector of outputs."""
-    s = problem.strides[-1]
-    if s in (1, 2, 4, 8):
-        return "zip"
-    return "gather" if s <= 16 and info.t_size == info.s_size else "single"

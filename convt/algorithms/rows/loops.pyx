@@ -29,6 +29,7 @@ cnp.import_array()
 MOST_PHASES = CONVT_INTERLEAVED  # the most phases of the last axis
 
 cdef enum:
+    STAGED_BYTES = 512  # shorter rows of outputs take ordinary stores, because they have few whole cache lines
     PREFETCH_BYTES = 1 << 11  # the most bytes of a row that are prefetched; the hardware prefetches the rest
 
 
@@ -192,7 +193,7 @@ cdef void run_row(RowsPlan plan, int64_t row, int64_t group, int64_t ja, int64_t
         for m in range(w.rows):
             outs[m] = dst + ((first_c + m) * plan.out_c + (s * (plan.j0 + ja) - plan.begin) * w.step) * k.s_size
         w.row, w.out = phase_rows, outs
-        if w.stream and <size_t>outs[0] & 63:
+        if w.stream and <size_t>outs[0] & 63 and (w.last - w.first) * k.s_size >= STAGED_BYTES:
             interleave_non_temporal(k, &w, ws + plan.at.stage)
         else:
             k.interleave(&w)

@@ -12,7 +12,6 @@ from ..._base.problem import ITEMSIZE, Problem
 from ..._run import execution, workspace
 from .. import common
 from ..caches import remembered
-from .cost import interleaving
 from .loops import MOST_PHASES
 
 LIMIT = "NCX data with a tap in each phase of the last axis"
@@ -170,4 +169,4 @@ def least(problem, here, unit):
     rows, input_rows, _ = common.input_row_counts(problem)
     vectors = rows * problem.groups * problem.co * problem.out_sizes[-1] / s / info.vl  # vectors of a phase
     fmas = vectors * input_rows * problem.ci * problem.kernel[-1]
-    return fmas / 2 * part["rows_cycle"] + vectors * s * part[interleaving(problem, info)]
+    return fmas / 2 * part["rows_cycle"] + vectors * s * part[common.interleaving(s, info)]

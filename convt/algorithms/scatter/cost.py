@@ -79,7 +79,7 @@ def _bands_cycles(schedule, unit, here, prices):
     task["start"] = -(-pixels // unit.nr)
     cycles, images = schedule.tasks * prices.cycles(task), problem.groups * problem.batch
     for phases, count, taps in rows.kinds:
-        counts = _order_counts(problem, phases, schedule.js[1] - schedule.js[0], vl)
+        counts = _order_counts(problem, phases, schedule.js[1] - schedule.js[0], unit)
         added = max(0, taps - count) * phases * last  # columns that are added to those of the first input row
         counts["move"] = counts.get("move", 0) + (added / max(count, 1)) * -(-problem.in_sizes[-1] // vl)
         counts["piece"] = counts.get("piece", 0) + _ADDITION * added / max(count, 1)
@@ -97,14 +97,15 @@ def _gemm_counts(problem, columns, pixels, depth, unit, here):
     return counts | common.tile_counts(columns, pixels, depth, unit)
 
 
-def _order_counts(problem, phases, js, vl):
+def _order_counts(problem, phases, js, unit):
     """Return the counts of the overlap-add of one output row with vectors over pixels, for ``js`` j of each phase."""
     s, grouped = problem.strides[-1], problem.groups > 1
     extra_terms = -(-problem.kernel[-1] // s) - 1  # terms of an output after the first
     lanes = s * problem.co
     contiguous = s if problem.planar else lanes  # adjacent outputs of one j
-    ordered = phases * lanes * -(-js // vl)  # vectors of outputs
-    counts = {"zip" if contiguous in (1, 2, 4) else "gather": ordered}
+    ordered = phases * lanes * -(-js // unit.vl)  # vectors of outputs
+    gathers = 4 < contiguous < 8 and unit.vl * unit.t_size < 64  # ZIPS_SUMS in body_pixels.h
+    counts = {"gather" if gathers else common.interleaving(contiguous, unit): ordered}
     if grouped:  # outputs of one channel group are not contiguous
         counts["overlap_vector_term"], counts["overlap_term"] = ordered * (extra_terms + 1), phases * js * lanes
     if problem.planar and problem.co > 1:  # the sums of a plane are in columns that are far apart
@@ -154,7 +155,7 @@ def _across_counts(schedule, kind, rows, unit, here):
     if not problem.planar and problem.groups * ci * unit.s_size % _SAME_SET_BYTES == 0 and ci > _FEW_CHANNELS:
         counts["move"] = packs * ci * vectors  # cache lines that share sets of L1 are copied first
     counts["start"] = packs / gemm_rows + phases
-    for name, count in _order_counts(problem, phases, js, vl).items():
+    for name, count in _order_counts(problem, phases, js, unit).items():
         counts[name] = counts.get(name, 0) + count
     return counts
 

@@ -45,7 +45,7 @@ def _counts(problem, c, info, far):
         "task": 1,
     }  # fmt: skip
     stored = vectors if s > 1 else 2 * ends  # tiles of one phase store directly, except where a row ends in a panel
-    found["zip" if s in (1, 2, 4, 8) else "gather"] = rows * stored
+    found[common.interleaving(s, info)] = rows * stored
     if info.matrix:
         blocks = -(-rows // info.m_step) * -(-pixels // vl)
         found["amx_product"] = blocks * -(-depth // info.kstep) * info.products
