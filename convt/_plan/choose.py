@@ -18,6 +18,7 @@ from ..algorithms import ALGORITHMS, BACKENDS, allowed, candidates, fastest, nam
 from . import measure, strides
 from .repeat import Kept
 
+_COMPARED_BYTES = 11  # bytes of a filter that a thread compares with earlier ones per cycle (checksum.pyx)
 NEAR = 4 / 3  # "tune" measures algorithms up to this multiple of the lowest expected cost
 
 
@@ -51,6 +52,18 @@ def cheapest(problem, attributes, packing_order=None):
     if packing_order is None and attributes.backend != "native" and onednn.preferred(problem, attributes, key):
         return "onednn"
     return key
+
+
+def unpacked_pays(problem, attributes, filter_bytes):
+    """Check whether a call is expected to be faster by "unpacked" than by comparing its filter, whose rows are contiguous, with an
+    earlier one and multiplying packed weights."""
+    key = "unpacked:vectors"
+    if attributes.algorithm != "auto" or key not in allowed(problem, "unpacked") or math.isinf(ALGORITHMS[key].least(problem)):
+        return False
+    packed = cheapest(problem, attributes)
+    return packed in ALGORITHMS and (
+        ALGORITHMS[key].cost(problem) < ALGORITHMS[packed].cost(problem) + filter_bytes / _COMPARED_BYTES
+    )
 
 
 def native(problem, algorithm, packing_order=None):

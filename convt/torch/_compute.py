@@ -1,11 +1,17 @@
 """The call of convt for tensors."""
 
+import functools
+
+import numpy as np
 import torch
 
 from .._base import check
 from .._base import padding as _padding
 from .._base.problem import PRECISIONS
 from .._call import api
+from .._call.operator import ConvTranspose
+from .._model import machine
+from .._plan import choose
 from .._run import config
 from . import _weights
 from ._arrays import array, is_channels_last, tensor_of
@@ -13,6 +19,8 @@ from ._arrays import array, is_channels_last, tensor_of
 # When a call reuses packed weights. COMPARED: if a checksum shows that the filter's values are unchanged. TRUSTED: without a
 # check, because the user promised not to change the filter. NEVER: not at all.
 COMPARED, TRUSTED, NEVER = "compared", "trusted", "never"
+
+_LEAST_BYTES = 1 << 17  # smaller filters are compared in less time than it takes to ask whether that is worth it
 
 # Exceptions with which convt refuses a call. The caller then calls torch, which computes the result or raises its own error.
 REFUSED = (MemoryError, OverflowError, ValueError)
@@ -62,8 +70,10 @@ def _compute(input, weight, bias, attributes, reuse, tune):
     data = array(input)
     if channels_last:
         data = data.transpose(0, *range(2, data.ndim), 1)
-    operator = None
-    if reuse != NEVER:
+    given = operator = None
+    if reuse == COMPARED and not tune and weight.nbytes >= _LEAST_BYTES and weight.is_contiguous():
+        given = _unpacked(attributes, channels_last, data.shape, data.dtype, weight.shape, machine.current())
+    if given is None and reuse != NEVER:
         # With ``tune``, the first call measures, so that later calls give the same bits.
         operator = _weights.operator(weight, bias, (attributes, channels_last, tune), keywords, reuse == TRUSTED, tune)
     if operator is not None:
@@ -71,11 +81,23 @@ def _compute(input, weight, bias, attributes, reuse, tune):
     else:
         bias = None if bias is None else array(bias)
         # Without counts_packing, so that this call and later calls with packed weights give the same bits.
-        given = keywords(attributes, channels_last)
+        given = given or keywords(attributes, channels_last)
         result = api.one_shot(_padding.CORE, data, array(weight), bias, given, counts_packing=False)
     if channels_last:
         result = result.transpose(0, result.ndim - 1, *range(1, result.ndim - 1))
     return tensor_of(result)
+
+
+@functools.lru_cache(1024)
+def _unpacked(attributes, channels_last, shape, dtype, filter_shape, here):
+    """Return the `keywords` of a call that multiplies a contiguous filter as it is, if reading it once is faster than comparing it
+    and multiplying packed weights; else None. All calls of a shape do the same, so that they give the same bits. ``here`` is the
+    current machine."""
+    given = keywords(attributes, channels_last)
+    filter = np.broadcast_to(np.zeros((), dtype), tuple(filter_shape))
+    attributes = ConvTranspose._borrowing(filter, None, **given._asdict())._attributes
+    pays = choose.unpacked_pays(attributes.problem(shape), attributes, filter.size * filter.itemsize)
+    return given._replace(algorithm="unpacked") if pays else None
 
 
 def keywords(attributes, channels_last, tune=False):

@@ -162,6 +162,23 @@ def test_training_is_torchs(more, rate, fused):
     assert losses[0][-1] < losses[0][0]
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_frames_multiply_the_filter_as_it_is(dtype, channels_last, monkeypatch):
+    """Check a call that reads large weights for one pixel: it neither compares nor packs them, and sees each change."""
+    x, w, b = torch.randn(1, 512, 1, 1, dtype=dtype), torch.randn(512, 64, 4, 4, dtype=dtype), torch.randn(64, dtype=dtype)
+    x = x.to(memory_format=torch.channels_last) if channels_last else x
+    packed, tolerance = packings(monkeypatch), {"rtol": 2e-2, "atol": 0.5 if dtype == torch.bfloat16 else 1e-3}
+    for step in range(3):
+        calls = [ct.conv_transpose2d(x, w, b, stride=2, padding=1) for _ in range(3)]
+        torch.testing.assert_close(calls[0], F.conv_transpose2d(x, w, b, 2, 1), **tolerance)
+        assert torch.equal(calls[0], calls[1]) and torch.equal(calls[0], calls[2])
+        w.data.view(-1)[step] += 9.0
+    assert not _weights._filters and all(form.key[0] == "unpacked:vectors" for form in packed)
+    ct.conv_transpose2d(torch.randn(1, 512, 30, 30, dtype=dtype), w, b)
+    assert _weights._filters  # many pixels repay packing
+
+
 @pytest.mark.parametrize("tensor", ["0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var"])
 @pytest.mark.parametrize("place", [0, 7, -1])
 def test_one_element_of_a_fused_norm_is_noticed(tensor, place):
