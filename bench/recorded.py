@@ -35,7 +35,8 @@ from .problem import Problem, in_layout
 from .shared import files, terminal
 
 FOLDER = Path(__file__).parents[1] / "docs" / "measurements"
-ISA = {"zen3": "avx2", "zen4": "avx512_bf16", "zen5": "avx512_bf16", "granite_rapids": "avx512_amx"}  # record -> its instruction set
+# record -> its instruction set
+ISA = {"zen3": "avx2", "zen4": "avx512_bf16", "zen5": "avx512_bf16", "granite_rapids": "avx512_amx"}
 LAYERS = "zen5"  # the record whose layers others measure
 NEAR = 3.0  # largest ratio of an expected cost to the lowest one
 TURNS, SECONDS = 6, 0.03  # turns of each algorithm, and the least length of a turn

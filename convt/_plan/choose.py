@@ -55,8 +55,8 @@ def cheapest(problem, attributes, packing_order=None):
 
 
 def unpacked_pays(problem, attributes, filter_bytes):
-    """Check whether a call is expected to be faster by "unpacked" than by comparing its filter, whose rows are contiguous, with an
-    earlier one and multiplying packed weights."""
+    """Check whether "unpacked" is expected to be faster than comparing a filter with an earlier one and multiplying packed
+    weights."""
     key = "unpacked:vectors"
     if attributes.algorithm != "auto" or key not in allowed(problem, "unpacked") or math.isinf(ALGORITHMS[key].least(problem)):
         return False

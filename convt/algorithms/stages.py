@@ -125,8 +125,7 @@ def cost(stages, problem, unit="vectors"):
 
 
 def fetch_cost(schedule, here):
-    """Return the cycles to fetch packed weights from memory. The last-level cache loses them before the next call if it does not
-    hold all."""
+    """Return the cycles to fetch packed weights from memory: all of them if the last-level cache does not hold them together."""
     schedule = getattr(schedule, "inner", schedule)  # the inner schedule of a block
     bytes = getattr(schedule, "weight_bytes", None)
     if bytes is None:

@@ -1,8 +1,8 @@
 /* `interleave` of the contract: rows of phases (T), which alternate in rows of outputs (S). The includer defines the macros
  * listed in body_memory.h.
  *
- * Loop order: rows, then VL outputs of each phase. Up to 8 phases are interleaved in registers: 1, 2, 4 or 8 by zips, the others
- * by permutations (HAVE_PERMUTE_2: AVX2, AVX-512). Other numbers are gathered by index. Only float32 and float64 take
+ * Loop order: rows, then VL outputs of each phase. Up to 8 phases are interleaved in registers: 1, 2, 4 or 8 by zips, the
+ * others by permutations (HAVE_PERMUTE_2: AVX2, AVX-512). Other numbers are gathered by index. Only float32 and float64 take
  * non-temporal stores.
  */
 

@@ -201,8 +201,8 @@ INLINE void FN(overlap_pixels_act)(const int n, int first, int step, const convt
         S_STORE(out + i * VL, v[i]);
 }
 
-/* Check whether `zip` interleaves the sums of n lanes. With vectors of less than a cache line, permuting 5 to 7 vectors takes longer
- * than gathering them from L1. */
+/* Check whether `zip` interleaves the sums of n lanes. With vectors of less than a cache line, permuting 5 to 7 vectors takes
+ * longer than gathering them from L1. */
 #define ZIPS_SUMS(n) (CAN_ZIP(n) && (sizeof(V) == 64 || (n) < 5 || (n) == 8))
 
 /* overlap_pixels_zip for numbers of ZIPPED_MORE. */

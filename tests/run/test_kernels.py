@@ -648,8 +648,9 @@ def test_rows(k):
 @each_set("interleave")
 def test_interleave(k):
     for phases, (first, count), step, name in itertools.product(
-        (1, 2, 3, 4, 5, 6, 7, 8, 11, 64), ((0, 1), (0, 3 * k.vl), (5, 4 * k.vl), (1, 9 * k.vl - 2)), (1, 3), ("NONE", "CLIP", "TANH")
-    ):
+        (1, 2, 3, 4, 5, 6, 7, 8, 11, 64), ((0, 1), (0, 3 * k.vl), (5, 4 * k.vl), (1, 9 * k.vl - 2)), (1, 3),
+        ("NONE", "CLIP", "TANH"),
+    ):  # fmt: skip
         last = first + count
         ld = -(-(last // phases + 1) // k.vl) * k.vl + k.vl
         values, bias = numbers(3 * phases, ld), numbers(3)

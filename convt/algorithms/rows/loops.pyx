@@ -29,7 +29,7 @@ cnp.import_array()
 MOST_PHASES = CONVT_INTERLEAVED  # the most phases of the last axis
 
 cdef enum:
-    STAGED_BYTES = 512  # shorter rows of outputs take ordinary stores, because they have few whole cache lines
+    STAGED_BYTES = 512  # shorter rows of outputs take ordinary stores, because few of their cache lines are whole
     PREFETCH_BYTES = 1 << 11  # the most bytes of a row that are prefetched; the hardware prefetches the rest
 
 

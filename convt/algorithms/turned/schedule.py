@@ -99,7 +99,7 @@ def schedule(problem, here, unit, threads, finite=True):
     if len(classes) > 1:
         classes.sort(key=lambda c: -c.cut.cycles)
     weights = sum(c.units * c.depth for c in classes) * flat.strides[-1] * problem.groups * info.e_size
-    stream = execution.outgrows(problem, here.limits.direct_non_temporal) and problem.out_sizes[-1] * info.s_size % 64 == 0
+    stream = execution.outgrows(problem, here.limits.direct_non_temporal) and flat.out_sizes[-1] * info.s_size % 64 == 0
     return Schedule(
         problem=problem,
         unit=unit,
