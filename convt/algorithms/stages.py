@@ -125,7 +125,7 @@ def cost(stages, problem, unit="vectors"):
 
 
 def fetch_cost(schedule, here):
-    """Return the cycles to fetch packed weights from memory: all of them if the last-level cache does not hold them together."""
+    """Return the cycles to fetch packed weights from memory: all of them if the last-level cache does not hold all."""
     schedule = getattr(schedule, "inner", schedule)  # the inner schedule of a block
     bytes = getattr(schedule, "weight_bytes", None)
     if bytes is None:

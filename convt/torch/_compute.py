@@ -92,8 +92,8 @@ def _compute(input, weight, bias, attributes, reuse, tune):
 def _unpacked(attributes, channels_last, shape, dtype, filter_shape, here):
     """Return the `keywords` of a call that multiplies a contiguous filter as it is, or None.
 
-    It does so if reading the filter once is faster than comparing it and multiplying packed weights. All calls of a shape do the
-    same, so that they give the same bits. ``here`` is the current machine.
+    It does so if reading the filter once is faster than comparing it and multiplying packed weights. All calls of a shape do
+    the same, so that they give the same bits. ``here`` is the current machine.
     """
     given = keywords(attributes, channels_last)
     filter = np.broadcast_to(np.zeros((), dtype), tuple(filter_shape))
