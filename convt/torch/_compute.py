@@ -71,7 +71,7 @@ def _compute(input, weight, bias, attributes, reuse, tune):
     if channels_last:
         data = data.transpose(0, *range(2, data.ndim), 1)
     given = operator = None
-    if reuse == COMPARED and not tune and weight.nbytes >= _LEAST_BYTES and weight.is_contiguous():
+    if reuse != TRUSTED and not tune and weight.nbytes >= _LEAST_BYTES and weight.is_contiguous():
         given = _unpacked(attributes, channels_last, data.shape, data.dtype, weight.shape, machine.current())
     if given is None and reuse != NEVER:
         # With ``tune``, the first call measures, so that later calls give the same bits.

@@ -128,6 +128,8 @@ def test_torch_modules_and_functions(case, torch):
     weight, bias = module.weight.detach().clone(), None if module.bias is None else module.bias.detach().clone()
     function = getattr(convt.torch, f"conv_transpose{len(case.kernel)}d")
     attributes = case.strides, case.pads_begin, case.output_padding, case.groups, case.dilations
+    own = operator(case, *case.arrays()[1:])._attributes
+    unpacked = choose.unpacked_pays(own.problem(x.shape), own, weight.nbytes) if weight.nbytes >= 1 << 17 else False
     for change in (False, True):
         with torch.no_grad():
             if change:
@@ -135,10 +137,10 @@ def test_torch_modules_and_functions(case, torch):
                 weight.mul_(-1)
             found = [bits(module(x)) for _ in range(3)] + [bits(function(x, weight, bias, *attributes)) for _ in range(3)]
         found += [bits(module(x)), bits(module(x.clone().requires_grad_()))]
-        assert same(*found, *([] if change else [want]))
+        assert same(*found, *([] if change or unpacked else [want]))
     with torch.no_grad():
         frozen, _ = convt.torch.accelerate(module, freeze=True)
-        assert same(found[0], *(bits(frozen(x)) for _ in range(2)))
+        assert same(*([] if unpacked else [found[0]]), *(bits(frozen(x)) for _ in range(2)))
 
 
 @pytest.mark.parametrize("case", CASES[:12])
