@@ -58,10 +58,10 @@ def unpacked_pays(problem, attributes, filter_bytes):
     """Check whether "unpacked" is expected to be faster than comparing a filter with an earlier one and multiplying packed
     weights."""
     key = "unpacked:vectors"
-    if attributes.algorithm != "auto" or key not in allowed(problem, "unpacked") or math.isinf(ALGORITHMS[key].least(problem)):
+    if attributes.backend in BACKENDS or attributes.algorithm != "auto" or _saved(problem, attributes):
         return False
     packed = cheapest(problem, attributes)
-    return packed in ALGORITHMS and (
+    return packed in ALGORITHMS and key in allowed(problem, "unpacked") and (
         ALGORITHMS[key].cost(problem) < ALGORITHMS[packed].cost(problem) + filter_bytes / _COMPARED_BYTES
     )
 

@@ -72,7 +72,8 @@ def _compute(input, weight, bias, attributes, reuse, tune):
         data = data.transpose(0, *range(2, data.ndim), 1)
     given = operator = None
     if reuse != TRUSTED and not tune and weight.nbytes >= _LEAST_BYTES and weight.is_contiguous():
-        given = _unpacked(attributes, channels_last, data.shape, data.dtype, weight.shape, machine.current())
+        here = machine.current(), choose.tuning.version
+        given = _unpacked(attributes, channels_last, data.shape, data.dtype, weight.shape, here)
     if given is None and reuse != NEVER:
         # With ``tune``, the first call measures, so that later calls give the same bits.
         operator = _weights.operator(weight, bias, (attributes, channels_last, tune), keywords, reuse == TRUSTED, tune)
@@ -93,7 +94,7 @@ def _unpacked(attributes, channels_last, shape, dtype, filter_shape, here):
     """Return the `keywords` of a call that multiplies a contiguous filter as it is, or None.
 
     It does so if reading the filter once is faster than comparing it and multiplying packed weights. All calls of a shape do
-    the same, so that they give the same bits. ``here`` is the current machine.
+    the same, so that they give the same bits. ``here`` has the machine and the tuning.
     """
     given = keywords(attributes, channels_last)
     filter = np.broadcast_to(np.zeros((), dtype), tuple(filter_shape))
