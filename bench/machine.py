@@ -131,11 +131,11 @@ class Limits(NamedTuple):
         return max(problem.bytes / self.copy_gbs, problem.layer.least_flops / peak) / 1e9 if peak else None
 
 
-def fma_peak(dtype: np.dtype, threads: int) -> float:
-    """Measure GFLOP/s of multiply-adds in registers for 0.05 seconds. Loads convt, so call it in convt's process only."""
+def fma_peak(dtype: np.dtype, threads: int, seconds: float = 0.05) -> float:
+    """Measure GFLOP/s of multiply-adds in registers for some seconds. Loads convt, so call it in convt's process only."""
     from convt import _core
 
-    return _core.fma_peak(dtype.name, threads, 0.05)
+    return _core.fma_peak(dtype.name, threads, seconds)
 
 
 def copy_bandwidth(threads: int) -> float:

@@ -3,7 +3,8 @@
 ``python -m bench.recorded --measure FAMILY`` measures each algorithm on the layers of the records, and writes
 docs/measurements/FAMILY_times.jsonl. FAMILY is the machine file of this CPU. The machine must be idle. A dtype takes a quarter
 of an hour, and the same command resumes when interrupted. An algorithm is measured if its expected cost is at most three times
-the lowest one. Its time is the least of six turns; the algorithms of a layer take turns.
+the lowest one. Its time is the least of six turns; the algorithms of a layer take turns. A turn in which other work slowed the cores
+is repeated.
 
 ``python -m bench.recorded --fit FILE`` prints the loss of the automatic choice for each record, before and after a fit, and
 writes the fitted efficiencies, which belong in convt/_model/efficiencies.py. A first fit leaves every fourth layer out, to show
@@ -24,6 +25,7 @@ from pathlib import Path
 import numpy as np
 
 import convt
+from convt import _core
 from convt._model import constants, costs, machine
 from convt._model.efficiencies import EFFICIENCIES
 from convt._run import config
@@ -76,6 +78,10 @@ def problem_of(line: dict):
 # ---------------------------------------------------------------- measuring
 
 
+def _peak(seconds: float) -> float:
+    return _core.fma_peak("float32", config.get_num_threads(), seconds)
+
+
 def measured(line: dict) -> dict[str, float]:
     """Return {algorithm: milliseconds} of a layer on this machine."""
     problem, runs = layer_of(line), {}
@@ -84,7 +90,7 @@ def measured(line: dict) -> dict[str, float]:
         op = convt.ConvTranspose(filter, **keywords(problem), backend="native", algorithm=name)
         out = op(data)
         runs[name] = lambda op=op, out=out: op(data, out=out)
-    best = timing.in_turns(list(runs.values()), TURNS * SECONDS, TURNS, min)
+    best = timing.in_turns(list(runs.values()), TURNS * SECONDS, TURNS, min, speed=_peak)
     return {name: float(f"{seconds * 1e3:.4g}") for name, seconds in zip(runs, best, strict=True)}
 
 

@@ -2,6 +2,7 @@
 
 The time of a library is the smallest of the medians of its rounds. The median ignores single interrupted calls. The smallest
 median ignores rounds in which the machine was busy. The libraries take turns, so that busy phases of the machine affect all.
+A turn in which the cores were slow is repeated.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from . import check, peers
 from .problem import Problem
+from .timing import Gauge
 from .worker import Died, Setting, Worker
 
 # A round counts as disturbed if other processes keep more than this number of cores busy.
@@ -53,8 +55,8 @@ class Result:
 
     @property
     def disturbed(self) -> bool:
-        """Check whether other processes were busy during the best round."""
-        return bool(self._best) and (self._best["neighbours"] or 0) > DISTURBED
+        """Check whether other processes were busy, or the cores slow, during the best round."""
+        return bool(self._best) and ((self._best["neighbours"] or 0) > DISTURBED or self._best["slowed"])
 
     @property
     def noise(self) -> float:
@@ -67,7 +69,9 @@ class Result:
         return self.problem.layer.flops / self.seconds / 1e9 if self.seconds else None
 
 
-def _prepared(problem: Problem, worker: Worker, truth: str, budget: float, note: Callable[[str], None], cold: bool) -> Result:
+def _prepared(
+    problem: Problem, worker: Worker, truth: str, budget: float, note: Callable[[str], None], cold: bool, gauge: Gauge
+) -> Result:
     """Set a problem up and check the first result. If the first call exceeds the budget, only one more call is timed."""
 
     def result(status: str, *more) -> Result:
@@ -83,47 +87,60 @@ def _prepared(problem: Problem, worker: Worker, truth: str, budget: float, note:
         return result("WRONG", how, error)
     found = result("ok", how, error)
     if seconds > budget:
-        _turns(worker, found, 0.0, note, cold)
+        _turns(worker, found, 0.0, note, cold, gauge)
     return found
 
 
 def measure(
     problem: Problem, workers: list[Worker], rounds: int, budget: float, note: Callable[[str], None], cold: bool = False
 ) -> list[Result]:
-    """Return a result for each worker. All turns together take `budget` seconds; with ``cold``, half of it with cold caches."""
+    """Return a result for each worker. All turns together take `budget` seconds; with ``cold``, half of it with cold caches.
+
+    Disturbed turns are repeated, beyond the budget. Only convt's worker can tell, because it measures the speed of the cores.
+    """
+    convt = next((worker for worker in workers if worker.peer.name == "convt"), None)
+    gauge = Gauge(convt and (lambda seconds: convt.ask("fma_peak", "f32", seconds)))
     with TemporaryDirectory() as folder:
         truth = str(Path(folder, "truth.npy"))
         np.save(truth, check.expected(problem))
-        results = [_prepared(problem, worker, truth, budget, note, cold) for worker in workers]
+        results = [_prepared(problem, worker, truth, budget, note, cold, gauge) for worker in workers]
         pairs = zip(workers, results, strict=True)
         untimed = [(worker, result) for worker, result in pairs if result.status == "ok" and not result.rounds]
         for _ in range(rounds):
             for worker, result in untimed:
                 if result.status == "ok":
-                    _turns(worker, result, budget / rounds / len(untimed), note, cold)
+                    _turns(worker, result, budget / rounds / len(untimed), note, cold, gauge)
         for worker, result in untimed:
             if result.status == "ok":
                 _checked_again(worker, result, truth)
     return results
 
 
-def _turns(worker: Worker, result: Result, seconds: float, note: Callable[[str], None], cold: bool) -> None:
+def _turns(
+    worker: Worker, result: Result, seconds: float, note: Callable[[str], None], cold: bool, gauge: Gauge
+) -> None:
     """Run a worker's turn and, with ``cold``, a second turn with cold caches."""
-    _turn(worker, result, "time", seconds / (1 + cold), result.rounds, note)
+    _turn(worker, result, "time", seconds / (1 + cold), result.rounds, note, gauge)
     if cold and result.status == "ok":
-        _turn(worker, result, "time_cold", seconds / 2, result.cold, note)
+        _turn(worker, result, "time_cold", seconds / 2, result.cold, note, gauge)
 
 
-def _turn(worker: Worker, result: Result, how: str, seconds: float, rounds: list[dict], note: Callable[[str], None]) -> None:
-    """Run one turn by the worker's method ``how`` and append it to ``rounds``."""
-    try:
-        turn = worker.ask(how, seconds)
-    except (peers.Failed, Died) as exc:
-        result.status, result.how = "failed", str(exc)
-        return
-    rounds.append({"median": median(turn.durations), "calls": len(turn.durations), "neighbours": turn.busy_cores})
-    if not turn.became_idle:
-        note(f"{result.peer} kept a core busy for a second after its turn, which may have slowed other libraries down")
+def _turn(
+    worker: Worker, result: Result, how: str, seconds: float, rounds: list[dict], note: Callable[[str], None], gauge: Gauge
+) -> None:
+    """Run one turn by the worker's method ``how``, repeat it while the cores are slow, and append all of them to ``rounds``."""
+    for _ in range(1 + (Gauge.REPEATS if seconds else 0)):
+        try:
+            turn = worker.ask(how, seconds)
+        except (peers.Failed, Died) as exc:
+            result.status, result.how = "failed", str(exc)
+            return
+        slowed, found = gauge.slowed(), turn.durations
+        rounds.append({"median": median(found), "calls": len(found), "neighbours": turn.busy_cores, "slowed": slowed})
+        if not turn.became_idle:
+            note(f"{result.peer} kept a core busy for a second after its turn, which may have slowed other libraries down")
+        if not slowed:
+            break
 
 
 def _checked_again(worker: Worker, result: Result, truth: str) -> None:

@@ -27,22 +27,50 @@ def durations(
     return found
 
 
+class Gauge:
+    """The speed of the cores before and after each turn.
+
+    Other machines on the same hardware can run on the second hyperthread of a core. They halve its multiply-adds for seconds,
+    and the system's counters do not show it.
+    """
+
+    SECONDS = 0.004  # time of a measurement
+    SLOW = 0.92  # the share of the highest speed below which a turn counts as disturbed
+    REPEATS = 3  # the most repetitions of a disturbed turn
+
+    def __init__(self, speed: Callable[[float], float] | None):
+        """``speed`` measures for a number of seconds; None: no turn counts as disturbed."""
+        self._speed = speed
+        self._best = self._last = speed(self.SECONDS) if speed else 0.0
+
+    def slowed(self) -> bool:
+        """Check whether the cores are slow now, or were when this was called last."""
+        if not self._speed:
+            return False
+        before, self._last = self._last, self._speed(self.SECONDS)
+        self._best = max(self._best, self._last)
+        return min(before, self._last) < self.SLOW * self._best
+
+
 def in_turns(
     calls: Sequence[Callable[[], Any]], seconds: float, turns: int, of: Callable = median, least: int = 1, pause: float = 0.0,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Callable[[], float] = time.perf_counter, speed: Callable[[float], float] | None = None,
 ) -> list[float]:  # fmt: skip
     """Time calls in turns, of ``seconds`` for each call in all. Return the least of each call's turns, in seconds.
 
     ``of`` makes a turn's time of its durations. There are ``pause`` seconds before each turn. A call that is four times as long
-    as all its turns together has one turn.
+    as all its turns together has one turn. With a ``speed`` for a `Gauge`, disturbed turns are repeated.
     """
-    found = [math.inf] * len(calls)
+    found, gauge = [math.inf] * len(calls), Gauge(speed)
     for turn in range(turns):
         for n, call in enumerate(calls):
             if turn and found[n] > 4 * seconds:
                 continue
-            time.sleep(pause)
-            found[n] = min(found[n], of(durations(call, seconds / turns, least, clock=clock)))
+            for _ in range(1 + Gauge.REPEATS):
+                time.sleep(pause)
+                found[n] = min(found[n], of(durations(call, seconds / turns, least, clock=clock)))
+                if not gauge.slowed():
+                    break
     return found
 
 

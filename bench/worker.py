@@ -120,9 +120,9 @@ class Service:
         durations, self._last_result = sample(self._ready.run, seconds, self._empty_caches)
         return Turn(durations, others.busy_cores(), wait_until_idle())
 
-    def fma_peak(self, dtype: str) -> float:
+    def fma_peak(self, dtype: str, seconds: float = 0.05) -> float:
         """Measure the multiply-add peak in GFLOP/s."""
-        return machine.fma_peak(DTYPES[dtype], self._threads)
+        return machine.fma_peak(DTYPES[dtype], self._threads, seconds)
 
 
 def serve(connection: Connection, kind: type[Service], peer: peers.Peer, threads: int) -> None:

@@ -28,7 +28,7 @@ cdef extern from *:
     {
         size_t x = 1;
         for (int n = 0; n < 2000; n++)
-            for (int i = 0; i < 10; i++) {
+            _Pragma("GCC unroll 10") for (int i = 0; i < 10; i++) { /* a loop of one addition would wait for its branch */
                 x += (size_t)n;
                 __asm__ volatile("" : "+r"(x));
             }

@@ -173,11 +173,14 @@ def test_the_checker_sees_a_wrong_shape():
 class Here:
     """A worker without a process."""
 
-    def __init__(self, name, prepare):
-        self.peer, self.setting, self.asked = SimpleNamespace(name=name), Setting(1), []
+    def __init__(self, name, prepare, speeds=()):
+        """``speeds`` are those of the cores, the last of which stays."""
+        self.peer, self.setting, self.asked, self._speeds = SimpleNamespace(name=name), Setting(1), [], [*speeds] or [1.0]
         self._stand = Service(SimpleNamespace(DTYPES=("f32",), prepare=prepare), 1, {})
 
     def ask(self, method, *arguments):
+        if method == "fma_peak":
+            return self._speeds.pop(0) if len(self._speeds) > 1 else self._speeds[0]
         self.asked.append(method)
         return getattr(self._stand, method)(*arguments)
 
@@ -225,6 +228,23 @@ def test_what_goes_wrong_under_way_is_seen():
     assert result.status == "WRONG"
     assert "correct before timing, wrong after it" in result.how
     assert result.seconds is None
+
+
+def test_a_turn_on_slow_cores_is_repeated_and_marked():
+    # The first turn and its first repetition are disturbed, then the cores are slow to the end.
+    ours, other = Here("convt", right, [1.0, 0.5, 1.0, 1.0, 0.7]), Here("other", right)
+    first, last = measure(Problem(PLAIN, "f32", "NXC"), [ours, other], rounds=1, budget=0.02, note=pytest.fail)
+    assert [turn["slowed"] for turn in first.rounds] == [True, True, False]
+    assert [turn["slowed"] for turn in last.rounds] == [True] * (1 + timing.Gauge.REPEATS)
+    assert last.disturbed
+    (alone,) = measure(Problem(PLAIN, "f32", "NXC"), [other], rounds=1, budget=0.02, note=pytest.fail)
+    assert [turn["slowed"] for turn in alone.rounds] == [False]  # without convt, nothing measures the speed
+
+
+def test_calls_in_turns_repeat_what_slow_cores_disturbed():
+    calls, speeds = [], iter([1.0, 0.5, 0.5])
+    timing.in_turns([lambda: calls.append(1)], 0.0, 1, speed=lambda seconds: next(speeds, 1.0))
+    assert len(calls) == 4
 
 
 def test_a_dtype_that_a_library_lacks_is_unsupported():
@@ -491,7 +511,7 @@ def test_interrupted_it_keeps_what_is_done(tmp_path, capsys, monkeypatch, small_
     def interrupted(problem, *_):
         if done:
             raise KeyboardInterrupt
-        done.append(Result(problem, Setting(1), "convt", "ok", "", 1e-7, [{"median": 0.5, "calls": 1, "neighbours": None}]))
+        done.append(Result(problem, Setting(1), "convt", "ok", "", 1e-7, [{"median": 0.5, "calls": 1, "neighbours": None, "slowed": False}]))
         return done
 
     monkeypatch.setattr(cli, "measure", interrupted)

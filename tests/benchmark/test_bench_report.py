@@ -27,8 +27,8 @@ WIDE = LAYERS[0]
 HERE = {"cpu": "A <fast> CPU", "cores": 1}
 
 
-def result_of(peer, *seconds, layer=WIDE, neighbours=0.0, status="ok"):
-    rounds = [{"median": each, "calls": 9, "neighbours": neighbours} for each in seconds]
+def result_of(peer, *seconds, layer=WIDE, neighbours=0.0, slowed=False, status="ok"):
+    rounds = [{"median": each, "calls": 9, "neighbours": neighbours, "slowed": slowed} for each in seconds]
     return Result(Problem(layer, "f32", "NXC"), Setting(1), peer, status, "", 1e-7, rounds)
 
 
@@ -87,9 +87,9 @@ def test_a_row_holds_the_figures_against_the_limits():
 
 
 def test_a_figure_taken_beside_other_work_is_marked():
-    quiet, loud = result_of("convt", 1e-3), result_of("torch", 1e-3, neighbours=1.0)
-    marks = [tables.row(result, [], machine.Limits({}, 1.0))[2] for result in (quiet, loud)]
-    assert marks == ["1.000", "*1.000"]
+    quiet, loud, slow = result_of("convt", 1e-3), result_of("torch", 1e-3, neighbours=1.0), result_of("jax", 1e-3, slowed=True)
+    marks = [tables.row(result, [], machine.Limits({}, 1.0))[2] for result in (quiet, loud, slow)]
+    assert marks == ["1.000", "*1.000", "*1.000"]
 
 
 def test_cold_figures_stand_beside_the_warm_ones(tmp_path, capsys, monkeypatch):

@@ -3,14 +3,16 @@
 import io
 import json
 import math
+import platform
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from cases import ISA_ROWS, child, pretend, using_isa
 
 from convt import __main__ as cli
 from convt import _core
-from convt._model import calibrate, constants, machine
+from convt._model import calibrate, constants, machine, rates
 
 
 def test_every_file_says_where_its_constants_come_from():
@@ -45,6 +47,15 @@ def test_a_cpu_gets_the_file_of_its_family_or_of_its_vectors():
     assert name(("Arm", 8, 0xD4F), 128, False) == "neoverse_v2"
     assert name(("Arm", 8, 0xD4A), 128, False) == "generic_128"
     assert name(("Apple", 0, 0), 128, False) == name(("Apple", 8, 0x23), 128, False) == "apple_m1"
+
+
+@pytest.mark.skipif(_core.kernel_info("float32", "vectors")["vl"] == 4 or platform.machine() != "x86_64",
+                    reason="the latency of a fused multiply-add is known for x86 only")  # fmt: skip
+def test_the_clock_counts_cycles():
+    """No x86 CPU has a fused multiply-add in fewer than four cycles."""
+    memory = np.zeros(64, np.uint8)
+    fastest = {what: max(rates.rate(what, memory, 1, 0.002) for _ in range(20)) for what in ("clock", "chain")}
+    assert fastest["clock"] > 3.7 * fastest["chain"]
 
 
 def test_every_instruction_set_has_a_machine():
