@@ -131,11 +131,21 @@ class Limits(NamedTuple):
         return max(problem.bytes / self.copy_gbs, problem.layer.least_flops / peak) / 1e9 if peak else None
 
 
-def fma_peak(dtype: np.dtype, threads: int, seconds: float = 0.05) -> float:
-    """Measure GFLOP/s of multiply-adds in registers for some seconds. Loads convt, so call it in convt's process only."""
+def fma_peak(dtype: np.dtype, threads: int) -> float:
+    """Measure GFLOP/s of multiply-adds in registers for 0.05 seconds. Loads convt, so call it in convt's process only."""
     from convt import _core
 
-    return _core.fma_peak(dtype.name, threads, seconds)
+    return _core.fma_peak(dtype.name, threads, 0.05)
+
+
+def speeds(threads: int) -> list[float]:
+    """Measure the rates of multiply-adds and, if convt uses AMX, of its products, for some milliseconds, for `timing.Gauge`."""
+    from convt import _core
+    from convt._model import rates
+
+    amx = _core.kernel_info("float32", "amx") is not None
+    found = [rates.rate("products", np.zeros(64, np.uint8), threads, 0.003)] if amx else []
+    return [_core.fma_peak("float32", threads, 0.003), *found]
 
 
 def copy_bandwidth(threads: int) -> float:

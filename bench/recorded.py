@@ -3,8 +3,7 @@
 ``python -m bench.recorded --measure FAMILY`` measures each algorithm on the layers of the records, and writes
 docs/measurements/FAMILY_times.jsonl. FAMILY is the machine file of this CPU. The machine must be idle. A dtype takes a quarter
 of an hour, and the same command resumes when interrupted. An algorithm is measured if its expected cost is at most three times
-the lowest one. Its time is the least of six turns; the algorithms of a layer take turns. A turn in which other work slowed the cores
-is repeated.
+the lowest one. Its time is the least of six turns; the algorithms of a layer take turns, and a turn on slowed cores is repeated.
 
 ``python -m bench.recorded --fit FILE`` prints the loss of the automatic choice for each record, before and after a fit, and
 writes the fitted efficiencies, which belong in convt/_model/efficiencies.py. A first fit leaves every fourth layer out, to show
@@ -20,25 +19,27 @@ import math
 import sys
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 import convt
-from convt import _core
 from convt._model import constants, costs, machine
 from convt._model.efficiencies import EFFICIENCIES
 from convt._run import config
 from convt.algorithms import ALGORITHMS, allowed, candidates
 
 from . import command, fit, layers, timing
+from . import machine as bench_machine
 from .peers.convt import canonical, keywords
 from .problem import Problem, in_layout
 from .shared import files, terminal
 
 FOLDER = Path(__file__).parents[1] / "docs" / "measurements"
 # record -> its instruction set
-ISA = {"zen3": "avx2", "zen4": "avx512_bf16", "zen5": "avx512_bf16", "granite_rapids": "avx512_amx"}
+ISA = {"zen3": "avx2", "zen4": "avx512_bf16", "zen5": "avx512_bf16"}
+ISA |= {"granite_rapids": "avx512_amx", "sapphire_rapids_amx": "avx512_amx"}
 LAYERS = "zen5"  # the record whose layers others measure
 NEAR = 3.0  # largest ratio of an expected cost to the lowest one
 TURNS, SECONDS = 6, 0.03  # turns of each algorithm, and the least length of a turn
@@ -78,10 +79,6 @@ def problem_of(line: dict):
 # ---------------------------------------------------------------- measuring
 
 
-def _peak(seconds: float) -> float:
-    return _core.fma_peak("float32", config.get_num_threads(), seconds)
-
-
 def measured(line: dict) -> dict[str, float]:
     """Return {algorithm: milliseconds} of a layer on this machine."""
     problem, runs = layer_of(line), {}
@@ -90,7 +87,8 @@ def measured(line: dict) -> dict[str, float]:
         op = convt.ConvTranspose(filter, **keywords(problem), backend="native", algorithm=name)
         out = op(data)
         runs[name] = lambda op=op, out=out: op(data, out=out)
-    best = timing.in_turns(list(runs.values()), TURNS * SECONDS, TURNS, min, speed=_peak)
+    speeds = partial(bench_machine.speeds, config.get_num_threads())
+    best = timing.in_turns(list(runs.values()), TURNS * SECONDS, TURNS, min, speeds=speeds)
     return {name: float(f"{seconds * 1e3:.4g}") for name, seconds in zip(runs, best, strict=True)}
 
 

@@ -34,7 +34,7 @@ whose arrays stay in the caches can exceed 100%.""",
     "how": "the algorithm or implementation that ran, or the reason why none did.",
 }
 COLD_LEGEND = {"cold": "the caches are emptied before each call, so that data and weights come from memory."}
-STAR_LEGEND = f"other processes used more than {DISTURBED} cores during the measurement, or the cores were slow before or after it."
+STAR_LEGEND = f"other processes used more than {DISTURBED} cores during the measurement, or cores were slow before or after it."
 
 
 class Lines:

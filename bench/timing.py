@@ -34,34 +34,33 @@ class Gauge:
     and the system's counters do not show it.
     """
 
-    SECONDS = 0.004  # time of a measurement
-    SLOW = 0.92  # the share of the highest speed below which a turn counts as disturbed
-    REPEATS = 3  # the most repetitions of a disturbed turn
+    SLOW = 0.88  # the share of the highest speed below which a turn counts as disturbed; clocks vary by less
+    REPEATS = 5  # the most repetitions of a disturbed turn
 
-    def __init__(self, speed: Callable[[float], float] | None):
-        """``speed`` measures for a number of seconds; None: no turn counts as disturbed."""
-        self._speed = speed
-        self._best = self._last = speed(self.SECONDS) if speed else 0.0
+    def __init__(self, speeds: Callable[[], Sequence[float]] | None):
+        """``speeds`` measures the speeds of several kinds of work; None: no turn counts as disturbed."""
+        self._speeds = speeds
+        self._best = self._last = tuple(speeds()) if speeds else ()
 
     def slowed(self) -> bool:
         """Check whether the cores are slow now, or were when this was called last."""
-        if not self._speed:
+        if not self._speeds:
             return False
-        before, self._last = self._last, self._speed(self.SECONDS)
-        self._best = max(self._best, self._last)
-        return min(before, self._last) < self.SLOW * self._best
+        before, self._last = self._last, tuple(self._speeds())
+        self._best = tuple(map(max, self._best, self._last))
+        return any(min(pair) < self.SLOW * best for *pair, best in zip(before, self._last, self._best, strict=True))
 
 
 def in_turns(
     calls: Sequence[Callable[[], Any]], seconds: float, turns: int, of: Callable = median, least: int = 1, pause: float = 0.0,
-    clock: Callable[[], float] = time.perf_counter, speed: Callable[[float], float] | None = None,
+    clock: Callable[[], float] = time.perf_counter, speeds: Callable[[], Sequence[float]] | None = None,
 ) -> list[float]:  # fmt: skip
     """Time calls in turns, of ``seconds`` for each call in all. Return the least of each call's turns, in seconds.
 
     ``of`` makes a turn's time of its durations. There are ``pause`` seconds before each turn. A call that is four times as long
-    as all its turns together has one turn. With a ``speed`` for a `Gauge`, disturbed turns are repeated.
+    as all its turns together has one turn. With ``speeds`` for a `Gauge`, disturbed turns are repeated.
     """
-    found, gauge = [math.inf] * len(calls), Gauge(speed)
+    found, gauge = [math.inf] * len(calls), Gauge(speeds)
     for turn in range(turns):
         for n, call in enumerate(calls):
             if turn and found[n] > 4 * seconds:

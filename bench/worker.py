@@ -120,9 +120,13 @@ class Service:
         durations, self._last_result = sample(self._ready.run, seconds, self._empty_caches)
         return Turn(durations, others.busy_cores(), wait_until_idle())
 
-    def fma_peak(self, dtype: str, seconds: float = 0.05) -> float:
+    def fma_peak(self, dtype: str) -> float:
         """Measure the multiply-add peak in GFLOP/s."""
-        return machine.fma_peak(DTYPES[dtype], self._threads, seconds)
+        return machine.fma_peak(DTYPES[dtype], self._threads)
+
+    def speeds(self) -> list[float]:
+        """Measure the speed of the cores."""
+        return machine.speeds(self._threads)
 
 
 def serve(connection: Connection, kind: type[Service], peer: peers.Peer, threads: int) -> None:

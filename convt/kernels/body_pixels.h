@@ -115,10 +115,13 @@ INLINE void FN(planes_mn)(const int mr, const int nv, const int full, const conv
  * for transpositions, too. */
 #define CHANNELS_NV (ACCUMULATORS >= 3 * CONVT_PIXEL_MR ? 2 : 1)
 #define PLANES_NV(mr) ((mr) * 4 <= ACCUMULATORS ? 4 : (mr) * 2 <= ACCUMULATORS ? 2 : 1)
-#define TILE_LOOPS(function, nv)                       \
-    for (; p + (nv) * VL <= t->pixels; p += (nv) * VL) \
-        function(mr, nv, 1, t, p, VL);                 \
-    for (; p < t->pixels; p += VL)                     \
+/* Calls of 2 vectors of pixels, whose data stays in L1 for several calls, do not fill the widest tiles. */
+#define TILE_LOOPS(function, nv)                                 \
+    for (; p + (nv) * VL <= t->pixels; p += (nv) * VL)           \
+        function(mr, nv, 1, t, p, VL);                           \
+    for (; (nv) > 2 && p + 2 * VL <= t->pixels; p += 2 * VL)     \
+        function(mr, 2, 1, t, p, VL);                            \
+    for (; p < t->pixels; p += VL)                               \
         function(mr, 1, 0, t, p, t->pixels - p < VL ? t->pixels - p : VL);
 #define PIXEL_GEMM(n)                                       \
     static void FN(channels_##n)(const convt_pixel_gemm *t) \

@@ -179,8 +179,8 @@ class Here:
         self._stand = Service(SimpleNamespace(DTYPES=("f32",), prepare=prepare), 1, {})
 
     def ask(self, method, *arguments):
-        if method == "fma_peak":
-            return self._speeds.pop(0) if len(self._speeds) > 1 else self._speeds[0]
+        if method == "speeds":
+            return [self._speeds.pop(0) if len(self._speeds) > 1 else self._speeds[0], 1.0]
         self.asked.append(method)
         return getattr(self._stand, method)(*arguments)
 
@@ -243,7 +243,7 @@ def test_a_turn_on_slow_cores_is_repeated_and_marked():
 
 def test_calls_in_turns_repeat_what_slow_cores_disturbed():
     calls, speeds = [], iter([1.0, 0.5, 0.5])
-    timing.in_turns([lambda: calls.append(1)], 0.0, 1, speed=lambda seconds: next(speeds, 1.0))
+    timing.in_turns([lambda: calls.append(1)], 0.0, 1, speeds=lambda: [2.0, next(speeds, 1.0)])
     assert len(calls) == 4
 
 
@@ -511,7 +511,8 @@ def test_interrupted_it_keeps_what_is_done(tmp_path, capsys, monkeypatch, small_
     def interrupted(problem, *_):
         if done:
             raise KeyboardInterrupt
-        done.append(Result(problem, Setting(1), "convt", "ok", "", 1e-7, [{"median": 0.5, "calls": 1, "neighbours": None, "slowed": False}]))
+        turn = {"median": 0.5, "calls": 1, "neighbours": None, "slowed": False}
+        done.append(Result(problem, Setting(1), "convt", "ok", "", 1e-7, [turn]))
         return done
 
     monkeypatch.setattr(cli, "measure", interrupted)
