@@ -27,6 +27,8 @@ INLINE void FN(transpose_columns)(const int full, S *to, ptrdiff_t ld, const S *
     }
 }
 
+#define BLOCK_LINES 16 /* the most cache lines of columns per block: rows get so many that hardware prefetches the next ones */
+
 #ifdef S_IS_T
 #define LINE_VECTORS ((int)(64 / sizeof(V)))
 #define NEAR_PLANES (1 << 19) /* bytes from the first to the last row up to which L2 holds them; they are not prefetched */
@@ -57,27 +59,54 @@ INLINE void FN(transpose_line)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs,
     }
 }
 
+#define STAGED_LINES 8 /* shorter rows take ordinary stores, because few of their cache lines are whole */
+
+/* Transpose SEGMENT rows of `lines` times as many columns as a cache line has elements. Rows begin inside a line of memory:
+ * they go through L1, and their whole lines take non-temporal stores. `at` as for transpose_line. */
+INLINE void FN(transpose_staged)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, ptrdiff_t at[SEGMENT][VL / SEGMENT], int lines)
+{
+    enum { LINE = 64 / sizeof(S) };
+    S stage[SEGMENT * BLOCK_LINES * LINE] __attribute__((aligned(64)));
+    for (int i = 0; i < lines; i++)
+        FN(transpose_line)(stage + i * LINE, lines * LINE, from + i * LINE * cs, cs, at, 0);
+    for (int p = 0; p < SEGMENT; p++) {
+        char *row = (char *)(to + p * ld);
+        const char *staged = (const char *)(stage + p * lines * LINE);
+        const size_t bytes = lines * 64, head = -(uintptr_t)row & 63, whole = (bytes - head) / 64 * 64;
+        memcpy(row, staged, head);
+        copy_non_temporal(row + head, staged + head, whole);
+        memcpy(row + head + whole, staged + head + whole, bytes - head - whole);
+    }
+}
+
 /* Transpose rows by whole cache lines of columns, SEGMENT rows at a time. Rows may be so far apart that their lines fall into
  * few sets of L1, which would evict a line that is half written, and that no hardware prefetches them: while lines are
- * written, those of the next rows are prefetched. The last rows may be copied twice. */
+ * written, those of the next rows are prefetched, unless these take non-temporal stores. The last rows may be copied twice. */
 INLINE void FN(transpose_lines)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, int rows, int lines, int stream)
 {
     enum { LINE = 64 / sizeof(S) };
     ptrdiff_t at[SEGMENT][VL / SEGMENT];
-    const int prefetches = !stream && rows * (ld < 0 ? -ld : ld) * (ptrdiff_t)sizeof(S) > NEAR_PLANES;
+    const int far = rows * (ld < 0 ? -ld : ld) * (ptrdiff_t)sizeof(S) > NEAR_PLANES;
+    const int staged = stream && lines >= STAGED_LINES && (((uintptr_t)to | (uintptr_t)(ld * (ptrdiff_t)sizeof(S))) & 63);
     FN(segment_offsets)(1, at, cs, VL);
     for (int r = 0; r < rows; r += SEGMENT) {
         r = r + SEGMENT <= rows ? r : rows - SEGMENT;
-        const S *next = to + (r + 2 * SEGMENT <= rows ? r + SEGMENT : r) * ld + LINE - 1;
+        const S *next = to + (r + 2 * SEGMENT <= rows ? r + SEGMENT : r) * ld;
+        const int prefetches = far && !(stream && ((uintptr_t)next & 63) == 0);
+        if (staged) {
+            FN(transpose_staged)(to + r * ld, ld, from + r, cs, at, lines);
+            continue;
+        }
         for (int i = 0; i < lines; i++) {
 #pragma GCC unroll 4
             for (int p = 0; p < SEGMENT && prefetches; p++)
-                __builtin_prefetch(next + p * ld + i * LINE, 1);
+                __builtin_prefetch(next + p * ld + (i + 1) * LINE - 1, 1);
             FN(transpose_line)(to + r * ld + i * LINE, ld, from + i * LINE * cs + r, cs, at, stream);
         }
     }
 }
 #undef LINE_VECTORS
+#undef STAGED_LINES
 #undef NEAR_PLANES
 #endif
 
@@ -87,8 +116,6 @@ INLINE void FN(transpose_lines)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs
  * is copied first. */
 #define SAME_SETS 1024
 
-/* The most cache lines of columns per block: rows get so many lines that hardware prefetches the next ones. */
-#define BLOCK_LINES 16
 #define COPIED_LINES 4 /* the most cache lines of columns of a block that is copied first, so that the copy stays in L1 */
 
 /* Transpose a block of at least SEGMENT rows. */

@@ -13,7 +13,8 @@ from ..._run.workspace import Workspace
 from .. import phases
 from ..caches import remembered
 
-_LEAST_PIXELS = 256  # blocks of up to this many input pixels may have _MOST_BYTES times the bytes that a block should have
+# Blocks of up to this many input pixels, which read the weights, may have _MOST_BYTES times the bytes that a block should have.
+_LEAST_PIXELS, _LEAST_PIXELS_OF_FEW_WEIGHTS = 256, 64
 _MOST_BYTES = 4
 _EVEN = 4  # fewer than _FEW blocks are a multiple of _EVEN, because this suits most numbers of threads
 _FEW = 32
@@ -73,17 +74,19 @@ class _Search(NamedTuple):
     axes: list  # the phases.Axis of each axis
     batch: int
     most: int  # bytes that a block should have
+    least_pixels: int  # blocks of up to this many input pixels may have more bytes
     in_bytes: int  # bytes of a pixel of data, and of the output
     out_bytes: int
     out_share: float  # the score of computing one output, and of moving one input
     in_share: float
     vl: int
     cut_penalty: float
+    split_penalty: float  # the score of a cache line of each row that two blocks write, times the pixels of a row
 
     def rank(self, count, outputs, inputs, last):
         """Return the rank of ``count`` blocks of these numbers of pixels. ``last`` is the AxisCut of the last axis."""
         bytes = self.in_bytes * inputs + self.out_bytes * outputs
-        large = bytes > self.most and (inputs > _LEAST_PIXELS or bytes > _MOST_BYTES * self.most)
+        large = bytes > self.most and (inputs > self.least_pixels or bytes > _MOST_BYTES * self.most)
         images, even, total = 1, 1.0, count * self.batch
         if count == 1:
             images = max(1, min(self.most // max(bytes, 1), self.batch))
@@ -94,6 +97,7 @@ class _Search(NamedTuple):
         if last.count > 1 and len(self.axes) > 1:
             vl, size, out = self.vl, last.size, last.out
             score += _PARTIAL_VECTOR_PENALTY * (-(-size // vl) * vl / size + -(-out // vl) * vl / out - 2) + self.cut_penalty
+            score += self.split_penalty / out
         return (bytes if large else 0), score
 
     def best_cut(self, cuts, ax):
@@ -109,7 +113,7 @@ class _Search(NamedTuple):
         units, halo, fixed = axis.units(), axis.halo(), self.in_bytes * inputs
         each = fixed + self.out_bytes * outputs * axis.s  # bytes of a unit
         larger = (_MOST_BYTES * most - fixed * halo) // max(each, 1)
-        size = max((most - fixed * halo) // max(each, 1), min(larger, _LEAST_PIXELS // max(inputs, 1) - halo), 1)
+        size = max((most - fixed * halo) // max(each, 1), min(larger, self.least_pixels // max(inputs, 1) - halo), 1)
         count = max(1, -(-units // size))
         counts, step = [count], _EVEN // math.gcd(_EVEN, others * self.batch)
         if count % step and others * self.batch * count < _FEW:
@@ -144,16 +148,18 @@ class _Search(NamedTuple):
 
 
 @remembered(256)
-def blocks(problem, here, most, wide=False):
+def blocks(problem, here, most, wide=False, few_weights=False):
     """Return the `Blocks` of a problem, of about ``most`` bytes of data and output each.
 
-    Blocks may be larger if they would have too few pixels otherwise. ``wide`` says that blocks are widened to float32.
+    Blocks may be larger if they would have too few pixels otherwise. ``wide`` says that blocks are widened to float32,
+    ``few_weights`` that reading the weights and computing takes less time than moving the outputs.
     """
     p, item, batch = problem, ITEMSIZE[problem.dtype] * problem.groups, problem.batch
     inputs, outputs = math.prod(p.in_sizes), math.prod(p.out_sizes)
+    least_pixels, line = (_LEAST_PIXELS_OF_FEW_WEIGHTS, 64 / ITEMSIZE[p.dtype]) if few_weights else (_LEAST_PIXELS, 0.0)
     search = _Search(
-        phases.axes_of(p), batch, most, item * p.ci, item * p.co, 1 / (outputs or 1), _INPUT_PENALTY / (inputs or 1),
-        here.info(p.dtype).vl, _WIDE_CUT_PENALTY if wide else _CUT_PENALTY,
+        phases.axes_of(p), batch, most, least_pixels, item * p.ci, item * p.co, 1 / (outputs or 1),
+        _INPUT_PENALTY / (inputs or 1), here.info(p.dtype).vl, _WIDE_CUT_PENALTY if wide else _CUT_PENALTY, line,
     )  # fmt: skip
     divisible = [ax for ax in range(p.rank) if p.order is None or p.order.divisible]
     axes = tuple(search.best([ax for ax in divisible if search.axes[ax].units() > 1]))

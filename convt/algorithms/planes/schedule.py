@@ -19,7 +19,7 @@ _SHARED_WORK = 0.8, 0.64  # the fraction of time that threads sharing a block co
 _SHARERS = 8
 _LARGE = 8  # large blocks have this many times the bytes of ordinary blocks, ...
 _LARGE_SHARE = 1 / 4  # ... but at most this share of the last-level cache
-_SLOW = 5.5  # the last-level cache is slow if L2 reads more than this many times as many bytes per cycle
+_SLOW = 4  # the last-level cache is slow if L2 reads more than this many times as many bytes per cycle
 _GAIN = 0.12  # large NCX blocks are taken if they gain at least this much, because the estimate of cache effects is rough
 
 
@@ -83,9 +83,8 @@ def _two_sizes(wide, problem, block, here, unit):
     """Return ordinary and large `Blocks` of a problem. They are equal where large ones cannot gain."""
     weights, most = common.filter_bytes(block, here.info(block.dtype, unit)), here.limits.planes_block
     # If the last-level cache is slow, L2 should hold a block, unless it then reads many weights more often.
-    if weights <= here.l1 and _SLOW * here.constants.l3_read < here.constants.l2_read:
-        most //= 4
-    small = blocks(block, here, here.limits.wide_block if wide else most, wide)
+    few_weights = weights <= here.l1 and _SLOW * here.constants.l3_read < here.constants.l2_read
+    small = blocks(block, here, here.limits.wide_block if wide else most // 4 if few_weights else most, wide, few_weights)
     if small.total == 1 or not (wide or weights > here.limits.far):
         return small, small
     most = here.limits.planes_block
