@@ -3,7 +3,7 @@
 ``python -m bench.recorded --measure FAMILY`` measures each algorithm on the layers of the records, and writes
 docs/measurements/FAMILY_times.jsonl. FAMILY is the machine file of this CPU. The machine must be idle. A dtype takes a quarter
 of an hour, and the same command resumes when interrupted. An algorithm is measured if its expected cost is at most three times
-the lowest one. Its time is the least of six turns; the algorithms of a layer take turns, and a turn on slowed cores is repeated.
+the lowest one. Its time is the least of four turns; the algorithms of a layer take turns, and a turn on slowed cores is repeated.
 
 ``python -m bench.recorded --fit FILE`` prints the loss of the automatic choice for each record, before and after a fit, and
 writes the fitted efficiencies, which belong in convt/_model/efficiencies.py. A first fit leaves every fourth layer out, to show
@@ -40,9 +40,9 @@ FOLDER = Path(__file__).parents[1] / "docs" / "measurements"
 # record -> its instruction set
 ISA = {"zen3": "avx2", "zen4": "avx512_bf16", "zen5": "avx512_bf16"}
 ISA |= {"granite_rapids": "avx512_amx", "sapphire_rapids_amx": "avx512_amx"}
-LAYERS = "zen5"  # the record whose layers others measure
+LAYERS = "sapphire_rapids_amx"  # the record whose layers others measure
 NEAR = 3.0  # largest ratio of an expected cost to the lowest one
-TURNS, SECONDS = 6, 0.03  # turns of each algorithm, and the least length of a turn
+TURNS, SECONDS = 4, 0.03  # turns of each algorithm, and the least length of a turn
 ROUNDS = 4  # fits one after the other, because efficiencies change choices within an algorithm, so that its counts change
 HOLD_OUT = 4  # one layer in 4 is held out
 

@@ -35,7 +35,7 @@ class Gauge:
     """
 
     SLOW = 0.88  # the share of the highest speed below which a turn counts as disturbed; clocks vary by less
-    REPEATS = 5  # the most repetitions of a disturbed turn
+    REPEATS = 3  # the most repetitions of a disturbed turn
 
     def __init__(self, speeds: Callable[[], Sequence[float]] | None):
         """``speeds`` measures the speeds of several kinds of work; None: no turn counts as disturbed."""

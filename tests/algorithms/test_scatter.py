@@ -25,6 +25,7 @@ from cases import (
 from fuzz import machines
 
 import convt
+from bench.timing import durations
 from convt._model import machine
 from convt._plan import plans
 from convt.algorithms import candidates, planes, scatter, stages
@@ -53,6 +54,7 @@ PROBLEMS = {
     "small images": Case(
         batch=7, ci=40, co=2, in_sizes=(4, 5), kernel=(3, 4), strides=2, pads_begin=1, pads_end=1, output_padding=(1, 0),
     ),
+    "images of one tap": Case(batch=3, ci=20, co=2, in_sizes=(5, 7), kernel=2, strides=2),
     # The window shows no output that the input's only row reaches, so the workspace has no room for products.
     "rows of no taps": Case(
         ci=3, co=2, in_sizes=(1, 6), kernel=(1, 2), strides=(2, 1), pads_begin=(1, 0), output_padding=(1, 0),
@@ -261,3 +263,16 @@ def test_blocks_of_planes_that_begin_between_the_taps(isa, monkeypatch):
     with using_isa(isa), pretend(planes_block=0):
         checked_on_threads(case, "scatter:vectors", case.arrays())
         assert operator(case, case.arrays()[1], algorithm="scatter:vectors").plan(case.data_shape).tasks > 8
+
+
+def test_rows_of_images_in_planes_are_multiplied_together():
+    """Eight images whose pixels are in planes take about as long as one image with as many rows: vectors hold several rows."""
+    weights = np.ones((64, 4, 2, 2), np.float32)
+    best = []
+    for shape in ((8, 64, 8, 6), (1, 64, 64, 6)):
+        op = convt.ConvTranspose(weights, strides=2, data_format="NCX", filter_format="IOX", algorithm="scatter")
+        data = np.ones(shape, np.float32)
+        with convt.config(threads=1):
+            out = op(data)
+            best.append(min(durations(lambda op=op, data=data, out=out: op(data, out=out), 0.05)))
+    assert best[0] < 1.6 * best[1]

@@ -44,7 +44,8 @@ def bind(schedule, in_strides, out_strides, recipe):
         axes = list(zip(*common.axes(problem, *[(True,) * problem.rank] * 2), strict=True))[:-1]
         if schedule.form[0] == BANDS:
             columns = [_tap_columns(problem, axes, runs) for runs in itertools.product(*[runs for _, runs in axes])]
-    return ScatterPlan(schedule, axes, index, columns, recipe, in_strides, out_strides, _dense(problem, in_strides))
+    dense = _dense_image(problem, in_strides), _dense(problem, in_strides)
+    return ScatterPlan(schedule, axes, index, columns, recipe, in_strides, out_strides, *dense)
 
 
 def _tap_columns(problem, axes, runs):
@@ -78,6 +79,11 @@ def permits(schedule, in_strides, out_strides):
         _dense(problem, in_strides)
         and is_contiguous((*problem.out_sizes, problem.co), out_strides[1:], ITEMSIZE[problem.dtype])
     )
+
+
+def _dense_image(problem, in_strides):
+    """Check whether the pixels of an image have one constant stride across all rows."""
+    return in_strides[-2] != 0 and is_contiguous(problem.in_sizes, in_strides[1:-1], in_strides[-2])
 
 
 def _dense(problem, in_strides):

@@ -140,7 +140,10 @@ def _across_counts(schedule, kind, rows, unit, here):
     ci = problem.ci
     gemm_rows = 1  # rows that one GEMM multiplies
     if schedule.joined:
-        gemm_rows = max(1, -(-problem.batch * math.prod(problem.in_sizes[:-1]) // schedule.tasks))
+        image_rows = math.prod(problem.in_sizes[:-1])
+        gemm_rows = max(1, -(-problem.batch * image_rows // schedule.tasks))
+        if problem.planar:  # the planes of an image lie between its pixels and those of the next image
+            gemm_rows = min(gemm_rows, max(1, image_rows))
         if rows.taps > 1:  # only rows that the same taps reach; at each end of an axis, the rows differ in their taps
             gemm_rows = min(gemm_rows, rows.rows / min(rows.rows, 2 * rows.taps - 1))
     vectors = -(-gemm_rows * pixels // vl) / gemm_rows

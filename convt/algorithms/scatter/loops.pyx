@@ -144,7 +144,8 @@ cdef struct Scatter:
     int64_t *in_steps     # for each axis other than the last: elements between adjacent positions of the input
     int64_t *pixel_steps  # pixels between the input rows of each axis
     int64_t pixels        # pixels of an image
-    bint dense            # pixels have one constant stride, so that joined rows that are consecutive in the input are one GEMM
+    bint dense            # the pixels of an image have one constant stride, so that rows consecutive in the input are one GEMM
+    bint dense_images     # so have the pixels of all images
     bint across           # vectors run over pixels
     bint by_panels        # across: some panels of pixels at a time are packed for all depth chunks and multiplied
     bint prefetches_rows  # across: tiles prefetch the planes of the next input row
@@ -202,12 +203,13 @@ cdef class ScatterPlan(NativePlan):
     cdef object gathers  # owner of `gather_index`
     cdef Scatter loops
 
-    def __init__(self, schedule, axes, gathers, columns, ScatterRecipe recipe, in_strides, out_strides, bint dense):
+    def __init__(self, schedule, axes, gathers, columns, ScatterRecipe recipe, in_strides, out_strides, bint dense,
+                 bint dense_images):
         """Make the tables of a schedule.
 
         ``axes`` has the result of phases.axis for each axis except the last. ``gathers`` is the `gather_index` of bind.py, or
         None. ``columns`` are the `tap_columns` of each class for bands, or None. ``dense`` says whether pixels have one
-        constant stride across all rows and images.
+        constant stride across the rows of an image, ``dense_images`` whether also across images.
         """
         problem = schedule.problem
         self.open_plan(problem, recipe.k, in_strides, out_strides, schedule.execution)
@@ -224,7 +226,7 @@ cdef class ScatterPlan(NativePlan):
         s.j0, s.j1 = schedule.js
         s.j_whole = (problem.begin[x] + problem.out_sizes[x]) // problem.strides[x]  # Python integers: C rounds to 0
         s.lanes, s.terms = s.stride * self.co, (s.taps_x + s.stride - 1) // s.stride
-        s.dense, s.slab, s.tap_depth = dense, recipe.slab, recipe.tap_depth
+        s.dense, s.dense_images, s.slab, s.tap_depth = dense, dense_images, recipe.slab, recipe.tap_depth
         s.chunk_size = s.schedule.slot_bytes // max(1, schedule.chunks_of_tap)
         s.across = s.slab > 0
         s.by_panels = s.across and not s.schedule.chunks_of_tap
@@ -537,6 +539,8 @@ cdef int64_t run_rows(Scatter *s, int64_t task, ScatterClass *c, int64_t first, 
         w.m = i_hi - i_lo
         while s.schedule.joined and s.dense and end < part.last:
             find_row(s, c, end, &other)
+            if other.image != row.image and not s.dense_images:
+                break
             at = pixels_between(s, &row, &other) + i_hi - i_lo
             if at > s.schedule.pixels or at - (i_hi - i_lo) > w.m + s.k.vl:
                 break
