@@ -3,7 +3,7 @@
 ``python -m bench.recorded --measure FAMILY`` measures each algorithm on the layers of the records, and writes
 docs/measurements/FAMILY_times.jsonl. FAMILY is the machine file of this CPU. The machine must be idle. A dtype takes a quarter
 of an hour, and the same command resumes when interrupted. An algorithm is measured if its expected cost is at most three times
-the lowest one. Its time is the least of four turns; the algorithms of a layer take turns, and a turn on slowed cores is repeated.
+the lowest one. Its time is the least of four turns; the algorithms of a layer take turns. A turn on slowed cores is repeated.
 
 ``python -m bench.recorded --fit FILE`` prints the loss of the automatic choice for each record, before and after a fit, and
 writes the fitted efficiencies, which belong in convt/_model/efficiencies.py. A first fit leaves every fourth layer out, to show
