@@ -42,6 +42,5 @@ cdef empty_for_weights(tuple shape, cnp.dtype dtype)
 cdef inline size_t round64(size_t n) noexcept nogil:
     return (n + 63) & ~<size_t>63
 
-cdef void copy_non_temporal(const convt_kernels *k, char *to, const char *from_, size_t bytes) noexcept nogil
 cdef int64_t odd_line_stride(const convt_kernels *k, int64_t depth) noexcept
 cdef size_t spread_over_sets(size_t bytes) noexcept

@@ -7,7 +7,6 @@ cimport cython
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free
-from libc.string cimport memcpy
 
 cimport numpy as cnp
 
@@ -255,18 +254,6 @@ cdef object structures(list keep, Py_ssize_t count, Py_ssize_t size):
     memory = np.zeros(max(1, count) * size, np.uint8)
     keep.append(memory)
     return memory
-
-
-cdef void copy_non_temporal(const convt_kernels *k, char *to, const char *from_, size_t bytes) noexcept nogil:
-    """Copy memory; write whole cache lines of the target with non-temporal stores."""
-    cdef size_t head = -<size_t>to & 63, lines
-    if bytes < 128:
-        memcpy(to, from_, bytes)
-        return
-    lines = (bytes - head) & ~<size_t>63
-    memcpy(to, from_, head)
-    k.copy_non_temporal(to + head, from_ + head, lines)
-    memcpy(to + head + lines, from_ + head + lines, bytes - head - lines)
 
 
 cdef int64_t odd_line_stride(const convt_kernels *k, int64_t depth) noexcept:

@@ -115,7 +115,7 @@ INLINE void FN(planes_mn)(const int mr, const int nv, const int full, const conv
  * for transpositions, too. */
 #define CHANNELS_NV (ACCUMULATORS >= 3 * CONVT_PIXEL_MR ? 2 : 1)
 #define PLANES_NV(mr) ((mr) * 4 <= ACCUMULATORS ? 4 : (mr) * 2 <= ACCUMULATORS ? 2 : 1)
-/* Calls of 2 vectors of pixels, whose data stays in L1 for several calls, do not fill the widest tiles. */
+/* The caller may pass two vectors of pixels at a time, so that L1 holds them for all columns: narrower than the widest tile. */
 #define TILE_LOOPS(function, nv)                                 \
     for (; p + (nv) * VL <= t->pixels; p += (nv) * VL)           \
         function(mr, nv, 1, t, p, VL);                           \

@@ -59,8 +59,6 @@ INLINE void FN(transpose_line)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs,
     }
 }
 
-#define STAGED_LINES 8 /* shorter rows take ordinary stores, because few of their cache lines are whole */
-
 /* Transpose SEGMENT rows of `lines` times as many columns as a cache line has elements. Rows begin inside a line of memory:
  * they go through L1, and their whole lines take non-temporal stores. `at` as for transpose_line. */
 INLINE void FN(transpose_staged)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs, ptrdiff_t at[SEGMENT][VL / SEGMENT], int lines)
@@ -69,14 +67,8 @@ INLINE void FN(transpose_staged)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t c
     S stage[SEGMENT * BLOCK_LINES * LINE] __attribute__((aligned(64)));
     for (int i = 0; i < lines; i++)
         FN(transpose_line)(stage + i * LINE, lines * LINE, from + i * LINE * cs, cs, at, 0);
-    for (int p = 0; p < SEGMENT; p++) {
-        char *row = (char *)(to + p * ld);
-        const char *staged = (const char *)(stage + p * lines * LINE);
-        const size_t bytes = lines * 64, head = -(uintptr_t)row & 63, whole = (bytes - head) / 64 * 64;
-        memcpy(row, staged, head);
-        copy_non_temporal(row + head, staged + head, whole);
-        memcpy(row + head + whole, staged + head + whole, bytes - head - whole);
-    }
+    for (int p = 0; p < SEGMENT; p++)
+        copy_non_temporal(to + p * ld, stage + p * lines * LINE, (size_t)lines * 64);
 }
 
 /* Transpose rows by whole cache lines of columns, SEGMENT rows at a time. Rows may be so far apart that their lines fall into
@@ -87,7 +79,8 @@ INLINE void FN(transpose_lines)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs
     enum { LINE = 64 / sizeof(S) };
     ptrdiff_t at[SEGMENT][VL / SEGMENT];
     const int far = rows * (ld < 0 ? -ld : ld) * (ptrdiff_t)sizeof(S) > NEAR_PLANES;
-    const int staged = stream && lines >= STAGED_LINES && (((uintptr_t)to | (uintptr_t)(ld * (ptrdiff_t)sizeof(S))) & 63);
+    const uintptr_t inside = ((uintptr_t)to | (uintptr_t)ld * sizeof(S)) & 63; /* 0 if all rows begin at a cache line */
+    const int staged = stream && inside && lines * 64 >= CONVT_STAGED_BYTES;
     FN(segment_offsets)(1, at, cs, VL);
     for (int r = 0; r < rows; r += SEGMENT) {
         r = r + SEGMENT <= rows ? r : rows - SEGMENT;
@@ -106,7 +99,6 @@ INLINE void FN(transpose_lines)(S *to, ptrdiff_t ld, const S *from, ptrdiff_t cs
     }
 }
 #undef LINE_VECTORS
-#undef STAGED_LINES
 #undef NEAR_PLANES
 #endif
 

@@ -333,6 +333,8 @@ typedef struct {
  * points. */
 #define CONVT_WINO_KINDS 6
 
+/* Shorter rows of outputs that begin inside a cache line take ordinary stores, because few of their lines are whole. */
+#define CONVT_STAGED_BYTES 512
 #define CONVT_PIXEL_LANES 64 /* the most lanes of `overlap_pixels` */
 #define CONVT_PIXEL_MR 8 /* the most columns of the GEMM of `pixel_gemm`, its `mr` */
 
@@ -355,7 +357,7 @@ typedef struct {
 
     void (*tile)(int mr, const convt_tile *tile);
     void (*flush_stores)(convt_pending_stores *pending); /* stores what the last tile left; NULL without AMX tiles */
-    /* Copies bytes, a multiple of 64, by non-temporal stores. dst is aligned to a cache line, src need not be. */
+    /* Copies bytes; whole cache lines of dst take non-temporal stores. Neither dst nor src need be aligned. */
     void (*copy_non_temporal)(void *dst, const void *src, size_t bytes);
     void (*fence)(void);   /* makes non-temporal stores visible to other threads */
     /* Functions to call before a thread's first tile of a call, and after its last tile; or NULL. */

@@ -53,13 +53,16 @@ INLINE void vf_store_bf16(uint16_t *p, vf v)
     memcpy(p, &h, sizeof h);
 }
 
-/* Copy whole cache lines by non-temporal stores. dst is aligned to a cache line, and bytes is a multiple of 64. */
+/* Copy memory; write whole cache lines of dst by non-temporal stores. */
 static __attribute__((unused)) void copy_non_temporal(void *dst, const void *src, size_t bytes)
 {
-    float *to = dst;
-    const float *from = src;
-    for (size_t n = bytes / sizeof(float); n; n -= VF, to += VF, from += VF)
-        vf_stream(to, vf_load(from));
+    char *to = dst;
+    const char *from = src;
+    const size_t head = bytes < 128 ? bytes : -(uintptr_t)to & 63, end = head + ((bytes - head) & ~(size_t)63);
+    memcpy(to, from, head);
+    for (size_t n = head; n < end; n += VF * sizeof(float))
+        vf_stream((float *)(to + n), vf_load((const float *)(from + n)));
+    memcpy(to + end, from + end, bytes - end);
 }
 
 /* Return 1 if no exponent is all ones, that is, no element is infinite or NaN. The compiler vectorises these loops. */

@@ -260,6 +260,14 @@ def test_copy_non_temporal(k):
             k.fence()
             np.testing.assert_array_equal(dst.array, source)
             dst.assert_only(slice(None))
+    for size in (0, 1, 63, 64, 127, 128, 129, 191, 500):
+        source = np.arange(size).astype(np.uint8)
+        for first in (0, 1, 4, 63):
+            dst = Guarded(first + size, np.uint8, aligned=True)
+            k.copy_non_temporal(dst.array[first:], guarded(source, np.uint8), size)
+            k.fence()
+            np.testing.assert_array_equal(dst.array[first:], source)
+            dst.assert_only(slice(first, None))
 
 
 @each_set("fence")

@@ -29,7 +29,7 @@ from convt._run.kernels cimport (
     convt_kernels,
     convt_quotient,
 )
-from convt._run.memory cimport Table, copy_non_temporal, keep_table, structures
+from convt._run.memory cimport Table, keep_table, structures
 from convt.algorithms.indexing cimport ceil_quotient, take_index
 from convt.algorithms.row_plan cimport KeptRow, RowPlan, clear_kept_rows, place_of_row
 
@@ -633,7 +633,7 @@ cdef void write_stage(const Depthwise *s, const DepthwiseRow *row, char *stage, 
     cdef int64_t pixel = s.out_step, cols = row.cols
     cdef char *dst = row.dst + low * pixel * k.s_size
     if not s.reads.is_16_bit:
-        copy_non_temporal(k, dst, stage, count * pixel * k.t_size)
+        k.copy_non_temporal(dst, stage, count * pixel * k.t_size)
         return
     if cols == s.out_pixel == pixel:  # all outputs are contiguous
         count, cols = 1, count * cols

@@ -19,8 +19,16 @@ cimport numpy as cnp
 import numpy as np
 
 from convt._core cimport Call, kernels_of
-from convt._run.kernels cimport CONVT_INTERLEAVED, CONVT_MOST_ROWS, convt_interleave, convt_kernels, convt_prefetch_row_l2, convt_rows
-from convt._run.memory cimport copy_non_temporal, keep_table, round64, structures
+from convt._run.kernels cimport (
+    CONVT_INTERLEAVED,
+    CONVT_MOST_ROWS,
+    CONVT_STAGED_BYTES,
+    convt_interleave,
+    convt_kernels,
+    convt_prefetch_row_l2,
+    convt_rows,
+)
+from convt._run.memory cimport keep_table, round64, structures
 from convt.algorithms.indexing cimport take_block
 from convt.algorithms.row_plan cimport KeptRow, RowPlan, clear_kept_rows, place_of_row
 
@@ -29,7 +37,6 @@ cnp.import_array()
 MOST_PHASES = CONVT_INTERLEAVED  # the most phases of the last axis
 
 cdef enum:
-    STAGED_BYTES = 512  # shorter rows of outputs take ordinary stores, because few of their cache lines are whole
     PREFETCH_BYTES = 1 << 11  # the most bytes of a row that are prefetched; the hardware prefetches the rest
 
 
@@ -193,7 +200,7 @@ cdef void run_row(RowsPlan plan, int64_t row, int64_t group, int64_t ja, int64_t
         for m in range(w.rows):
             outs[m] = dst + ((first_c + m) * plan.out_c + (s * (plan.j0 + ja) - plan.begin) * w.step) * k.s_size
         w.row, w.out = phase_rows, outs
-        if w.stream and <size_t>outs[0] & 63 and (w.last - w.first) * k.s_size >= STAGED_BYTES:
+        if w.stream and <size_t>outs[0] & 63 and (w.last - w.first) * k.s_size >= CONVT_STAGED_BYTES:
             interleave_non_temporal(k, &w, ws + plan.at.stage)
         else:
             k.interleave(&w)
@@ -211,5 +218,5 @@ cdef void interleave_non_temporal(const convt_kernels *k, const convt_interleave
         out = <char *>outs[n] + w.first * k.s_size
         staged = stage + (<size_t>out & 63) - w.first * k.s_size  # the stage and the output are aligned alike
         k.interleave(&row)
-        copy_non_temporal(k, out, stage + (<size_t>out & 63), count * k.s_size)
+        k.copy_non_temporal(out, stage + (<size_t>out & 63), count * k.s_size)
         row.row = <const char *>row.row + w.phases * w.ld * k.t_size

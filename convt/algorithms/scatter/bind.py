@@ -44,7 +44,7 @@ def bind(schedule, in_strides, out_strides, recipe):
         axes = list(zip(*common.axes(problem, *[(True,) * problem.rank] * 2), strict=True))[:-1]
         if schedule.form[0] == BANDS:
             columns = [_tap_columns(problem, axes, runs) for runs in itertools.product(*[runs for _, runs in axes])]
-    dense = _dense_image(problem, in_strides), _dense(problem, in_strides)
+    dense = [_dense(problem, in_strides, images) for images in (False, True)]
     return ScatterPlan(schedule, axes, index, columns, recipe, in_strides, out_strides, *dense)
 
 
@@ -81,11 +81,8 @@ def permits(schedule, in_strides, out_strides):
     )
 
 
-def _dense_image(problem, in_strides):
-    """Check whether the pixels of an image have one constant stride across all rows."""
-    return in_strides[-2] != 0 and is_contiguous(problem.in_sizes, in_strides[1:-1], in_strides[-2])
-
-
-def _dense(problem, in_strides):
-    """Check whether pixels have one constant stride across all rows and images."""
-    return in_strides[-2] != 0 and is_contiguous((problem.batch, *problem.in_sizes), in_strides[:-1], in_strides[-2])
+def _dense(problem, in_strides, images=True):
+    """Check whether pixels have one constant stride across the rows of an image and, with ``images``, across all images."""
+    sizes, strides = (problem.batch, *problem.in_sizes), in_strides[:-1]
+    first = 0 if images else 1
+    return strides[-1] != 0 and is_contiguous(sizes[first:], strides[first:], strides[-1])

@@ -48,7 +48,7 @@ from convt._run.kernels cimport (
     convt_wino_in,
     convt_wino_out,
 )
-from convt._run.memory cimport copy_non_temporal, keep_table, round64, structures
+from convt._run.memory cimport keep_table, round64, structures
 from convt.algorithms.direct.loops cimport DirectPlan
 from convt.algorithms.direct.tables import columns
 from convt.algorithms.indexing cimport Cut, Grid, cut_at, cut_evenly, open_grid, take_index, take_task
@@ -782,10 +782,10 @@ cdef void write_stage(WinogradPlan plan, const WinogradTask *t, int64_t first, i
                         continue
                     at, out = (p - first) * k.nr + piece[0], piece[2]
                     if at - copied_at != count or out - copied_out != count:
-                        copy_non_temporal(k, dst + copied_out * k.s_size, stage + copied_at * k.t_size, count * k.t_size)
+                        k.copy_non_temporal(dst + copied_out * k.s_size, stage + copied_at * k.t_size, count * k.t_size)
                         copied_at, copied_out, count = at, out, 0
                     count += piece[1]
-            copy_non_temporal(k, dst + copied_out * k.s_size, stage + copied_at * k.t_size, count * k.t_size)
+            k.copy_non_temporal(dst + copied_out * k.s_size, stage + copied_at * k.t_size, count * k.t_size)
             stage += c.staged_panels * k.nr * k.t_size
 
 
