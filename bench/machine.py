@@ -139,13 +139,17 @@ def fma_peak(dtype: np.dtype, threads: int) -> float:
 
 
 def speeds(threads: int) -> list[float]:
-    """Measure the rates of multiply-adds and, if convt uses AMX, of its products, for some milliseconds, for `timing.Gauge`."""
+    """Measure the rates of multiply-adds and, if convt uses AMX, of its products, for `timing.Gauge`.
+
+    Return the highest of several short measurements, because threads that just woke up can share a core for some milliseconds.
+    """
     from convt import _core
     from convt._model import rates
 
-    amx = _core.kernel_info("float32", "amx") is not None
-    found = [rates.rate("products", np.zeros(64, np.uint8), threads, 0.003)] if amx else []
-    return [_core.fma_peak("float32", threads, 0.003), *found]
+    kinds = [lambda: _core.fma_peak("float32", threads, 0.003)]
+    if _core.kernel_info("float32", "amx") is not None:
+        kinds.append(lambda: rates.rate("products", np.zeros(64, np.uint8), threads, 0.003))
+    return [max(measure() for _ in range(5)) for measure in kinds]
 
 
 def copy_bandwidth(threads: int) -> float:

@@ -8,11 +8,10 @@
 
 /* ZIPPED(X): X(n) for each number of vectors that `zip` interleaves. CAN_ZIP(n) checks a number. */
 #undef ZIPPED
-#undef ZIPPED_MORE
 #undef CAN_ZIP
 #ifdef HAVE_PERMUTE_2
 #define CAN_ZIP(n) ((n) <= 8)
-#define ZIPPED_MORE(X) X(3) X(5) X(6) X(7) X(8)
+#define ZIPPED(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
 
 /* Permutation p of vector i of n takes the lanes of row p, and keeps those of the rows before: zip_n[i][p - 1]. */
 #define ROW(n, i, l) (((i) * VL + (l)) % (n))
@@ -34,9 +33,8 @@ ZIP_INDEX(3) ZIP_INDEX(5) ZIP_INDEX(6) ZIP_INDEX(7)
 #undef ZIP_INDEX
 #else
 #define CAN_ZIP(n) ((n) <= 8 && !((n) & ((n) - 1)))
-#define ZIPPED_MORE(X) X(8)
+#define ZIPPED(X) X(1) X(2) X(4) X(8)
 #endif
-#define ZIPPED(X) X(1) X(2) X(4) ZIPPED_MORE(X)
 
 /* Interleave n vectors lane by lane. */
 INLINE void FN(zip)(const int n, V *v)

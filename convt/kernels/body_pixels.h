@@ -155,12 +155,12 @@ static void FN(pixel_gemm)(int mr, const convt_pixel_gemm *t)
 #undef PLANES_PREFETCH
 
 /* Return lane `l` of `overlap_pixels` for VL values of j, before the activation. `inside`: all pixels that are summed exist. */
-INLINE V FN(overlap_pixels_sum)(const convt_overlap *o, const int inside, int l, int64_t j, V lane)
+INLINE V FN(overlap_pixels_sum)(const convt_overlap *o, const int inside, const int terms, int l, int64_t j, V lane)
 {
     const ptrdiff_t next = o->lanes * o->ld - 1;
     const T *from = (const T *)o->col + l * o->ld + (j - o->i0);
     V sum = V_(set1)(((const T *)o->init)[l]);
-    for (int u = 0, c = l; u < o->terms && c < o->cols; u++, c += o->lanes, from += next) {
+    for (int u = 0, c = l; u < terms && c < o->cols; u++, c += o->lanes, from += next) {
         const int64_t i = j - u;
         if (inside)
             sum += V_(load)(from);
@@ -171,14 +171,52 @@ INLINE V FN(overlap_pixels_sum)(const convt_overlap *o, const int inside, int l,
     return sum;
 }
 
-/* Store lanes first, first + step, ..., n (at most 8) of them, interleaved: `count` contiguous elements. */
-INLINE void FN(overlap_pixels_zip)(const int n, int first, int step, const convt_overlap *o, const int inside, int64_t j,
-                                   V lane, S *out, int count)
+#define ACT_VECTORS 8 /* vectors whose transcendental activations are computed together */
+
+/* Store lanes first, first + step, ..., n (at most 8) of them, interleaved, for `count` values of j, `vectors` vectors at a
+ * time. All pixels must exist. Return how many values of j are left, too few for so many vectors. */
+INLINE int64_t FN(overlap_pixels_run)(const int n, const int vectors, const int terms, int first, int step,
+                                      const convt_overlap *o, int64_t j, int64_t count, S *out)
+{
+    const int at_once = vectors / n * VL;
+    for (; count >= at_once; count -= at_once, j += at_once, out += vectors * VL) {
+        V v[ACT_VECTORS];
+#pragma GCC unroll 8
+        for (int i = 0; i < vectors; i++)
+            v[i] = FN(overlap_pixels_sum)(o, 1, terms, first + i % n * step, j + i / n * VL, V_(set1)(0));
+        V_(act_all)(v, vectors, o->act);
+#pragma GCC unroll 8
+        for (int i = 0; i < vectors; i += n)
+            FN(zip)(n, v + i);
+#pragma GCC unroll 8
+        for (int i = 0; i < vectors; i++)
+            S_STORE(out + i * VL, v[i]);
+    }
+    return count;
+}
+
+/* overlap_pixels_run for whole vectors of j, with more vectors at a time for transcendental activations. */
+INLINE void FN(overlap_pixels_inside)(const int n, int first, int step, const convt_overlap *o, int64_t j, int64_t count, S *out)
+{
+    if (n <= 4 && n != 3 && o->act->code > CONVT_LEAKY) {
+        const int64_t done = count - FN(overlap_pixels_run)(n, ACT_VECTORS, o->terms, first, step, o, j, count, out);
+        j += done, count -= done, out += done * n;
+    }
+    if (o->terms == 1)
+        FN(overlap_pixels_run)(n, n, 1, first, step, o, j, count, out);
+    else if (o->terms == 2)
+        FN(overlap_pixels_run)(n, n, 2, first, step, o, j, count, out);
+    else
+        FN(overlap_pixels_run)(n, n, o->terms, first, step, o, j, count, out);
+}
+
+/* Store the same lanes for the first `count` elements of VL values of j, whose pixels need not exist. */
+INLINE void FN(overlap_pixels_edge)(const int n, int first, int step, const convt_overlap *o, int64_t j, V lane, S *out, int count)
 {
     V v[8];
 #pragma GCC unroll 8
     for (int i = 0; i < n; i++)
-        v[i] = FN(overlap_pixels_sum)(o, inside, first + i * step, j, lane);
+        v[i] = FN(overlap_pixels_sum)(o, 0, o->terms, first + i * step, j, lane);
     V_(act_all)(v, n, o->act);
     FN(zip)(n, v);
 #pragma GCC unroll 8
@@ -186,63 +224,35 @@ INLINE void FN(overlap_pixels_zip)(const int n, int first, int step, const convt
         FN(store_first)(out, v[i], i * VL, count);
 }
 
-#define ACT_VECTORS 8 /* vectors whose transcendental activations are computed together */
-
-/* overlap_pixels_zip for so many j that their outputs are ACT_VECTORS vectors. All pixels must exist. */
-INLINE void FN(overlap_pixels_act)(const int n, int first, int step, const convt_overlap *o, int64_t j, V lane, S *out)
-{
-    V v[ACT_VECTORS];
-#pragma GCC unroll 8
-    for (int i = 0; i < ACT_VECTORS; i++)
-        v[i] = FN(overlap_pixels_sum)(o, 1, first + i % n * step, j + i / n * VL, lane);
-    V_(act_all)(v, ACT_VECTORS, o->act);
-#pragma GCC unroll 8
-    for (int i = 0; i < ACT_VECTORS; i += n)
-        FN(zip)(n, v + i);
-#pragma GCC unroll 8
-    for (int i = 0; i < ACT_VECTORS; i++)
-        S_STORE(out + i * VL, v[i]);
-}
-
 /* Check whether `zip` interleaves the sums of n lanes. With vectors of less than a cache line, permuting 5 to 7 vectors takes
  * longer than gathering them from L1. */
 #define ZIPS_SUMS(n) (CAN_ZIP(n) && (sizeof(V) == 64 || (n) < 5 || (n) == 8))
 
-/* overlap_pixels_zip for numbers of ZIPPED_MORE. */
-static __attribute__((noinline)) void FN(overlap_pixels_more)(int n, int first, int step, const convt_overlap *o, int inside,
-                                                              int64_t j, V lane, S *out, int count)
+/* Store n lanes, which `zip` interleaves: for `vectors` whole vectors of j whose pixels exist or, if 0, for an edge. */
+static __attribute__((noinline)) void FN(overlap_pixels_zip)(int n, int first, int step, const convt_overlap *o, int64_t j,
+                                                             int64_t vectors, V lane, S *out, int count)
 {
     switch (n) {
 #define CASE(m)                                                                          \
     case m:                                                                              \
-        if (inside)                                                                      \
-            FN(overlap_pixels_zip)(m, first, step, o, 1, j, lane, out, count);           \
+        if (vectors)                                                                     \
+            FN(overlap_pixels_inside)(m, first, step, o, j, vectors * VL, out);          \
         else                                                                             \
-            FN(overlap_pixels_zip)(m, first, step, o, 0, j, lane, out, count);           \
+            FN(overlap_pixels_edge)(m, first, step, o, j, lane, out, count);             \
         break;
-        ZIPPED_MORE(CASE)
+        ZIPPED(CASE)
 #undef CASE
     }
 }
 
-/* overlap_pixels_zip for any n. The outputs of more vectors than `zip` interleaves are gathered. */
-INLINE void FN(overlap_pixels_set)(int n, int first, int step, const convt_overlap *o, const int inside, int64_t j, V lane,
-                                   const int32_t *index, S *out, int count)
+/* Store n lanes of VL values of j, more than `zip` interleaves: gathered. */
+INLINE void FN(overlap_pixels_gather)(int n, int first, int step, const convt_overlap *o, const int inside, int64_t j, V lane,
+                                      const int32_t *index, S *out, int count)
 {
     T sums[CONVT_PIXEL_LANES * VL];
-    if (n == 1)
-        FN(overlap_pixels_zip)(1, first, step, o, inside, j, lane, out, count);
-    else if (n == 2)
-        FN(overlap_pixels_zip)(2, first, step, o, inside, j, lane, out, count);
-    else if (n == 4)
-        FN(overlap_pixels_zip)(4, first, step, o, inside, j, lane, out, count);
-    else if (ZIPS_SUMS(n))
-        FN(overlap_pixels_more)(n, first, step, o, inside, j, lane, out, count);
-    if (ZIPS_SUMS(n))
-        return;
     const int transcendental = o->act->code > CONVT_LEAKY;
     for (int i = 0; i < n; i++) {
-        const V sum = FN(overlap_pixels_sum)(o, inside, first + i * step, j, lane);
+        const V sum = FN(overlap_pixels_sum)(o, inside, o->terms, first + i * step, j, lane);
         V_(store)(sums + i * VL, transcendental ? sum : V_(act_simple)(sum, o->act));
     }
     for (int i = 0, some; transcendental && i < n; i += some) {
@@ -270,40 +280,32 @@ static void FN(overlap_pixels)(const convt_overlap *run)
     /* Sets of lanes with contiguous outputs: one set of all channels if channels are adjacent, else one set for each
      * channel. */
     const int one_set = all && (channels == 1 || o->out_c == 1) && o->out_x == channels && o->out_j == o->lanes;
-    const int sets = one_set ? 1 : channels, set_lanes = o->lanes / sets;
-    const int whole = one_set || (all && o->out_x == 1 && o->out_j == set_lanes);
-    if (whole && !ZIPS_SUMS(set_lanes))
-        FN(interleaving)(set_lanes, VL, index);
+    const int sets = one_set ? 1 : channels, n = o->lanes / sets;
+    const int whole = one_set || (all && o->out_x == 1 && o->out_j == n), zips = ZIPS_SUMS(n);
+    if (whole && !zips)
+        FN(interleaving)(n, VL, index);
     const V lane = FN(lanes)();
-    const int act_j = whole && o->act->code > CONVT_LEAKY && (set_lanes == 1 || set_lanes == 2 ||
-                                                              set_lanes == 4) ? ACT_VECTORS / set_lanes * VL : 0;
-    for (int64_t j = o->j0; j < o->j1; j += VL) {
+    const int64_t last = o->i1 < o->j1 ? o->i1 : o->j1;
+    for (int64_t j = o->j0, vectors; j < o->j1; j += (vectors ? vectors : 1) * VL) {
         S *out = (S *)o->out + (j - o->j0) * o->out_j;
-        if (act_j && o->i0 < o->i1 && j - (o->terms - 1) >= o->i0 && j + act_j <= o->i1 && j + act_j <= o->j1) {
-            for (int c = 0; c < sets; c++)
-                if (set_lanes == 1)
-                    FN(overlap_pixels_act)(1, c, sets, o, j, lane, out + c * o->out_c);
-                else if (set_lanes == 2)
-                    FN(overlap_pixels_act)(2, c, sets, o, j, lane, out + c * o->out_c);
-                else
-                    FN(overlap_pixels_act)(4, c, sets, o, j, lane, out + c * o->out_c);
-            j += act_j - VL;
-            continue;
-        }
-        const int n = o->j1 - j < VL ? (int)(o->j1 - j) : VL;
-        const int inside = o->i0 < o->i1 && j - (o->terms - 1) >= o->i0 && j + n <= o->i1;
+        const int js = o->j1 - j < VL ? (int)(o->j1 - j) : VL;
+        const int inside = o->i0 < o->i1 && j - (o->terms - 1) >= o->i0 && j + js <= o->i1;
+        vectors = whole && zips && inside ? (last - j) / VL : 0;
         for (int c = 0; whole && c < sets; c++) {
-            if (inside)
-                FN(overlap_pixels_set)(set_lanes, c, sets, o, 1, j, lane, index, out + c * o->out_c, n * set_lanes);
+            S *to = out + c * o->out_c;
+            if (zips)
+                FN(overlap_pixels_zip)(n, c, sets, o, j, vectors, lane, to, js * n);
+            else if (inside)
+                FN(overlap_pixels_gather)(n, c, sets, o, 1, j, lane, index, to, js * n);
             else
-                FN(overlap_pixels_set)(set_lanes, c, sets, o, 0, j, lane, index, out + c * o->out_c, n * set_lanes);
+                FN(overlap_pixels_gather)(n, c, sets, o, 0, j, lane, index, to, js * n);
         }
         if (whole)
             continue;
         for (int l = o->lane_lo, c = l % channels, x = l / channels; l < o->lane_hi; l++) {
             S some[VL];
-            S_STORE(some, V_(act)(FN(overlap_pixels_sum)(o, inside, l, j, lane), o->act));
-            for (int i = 0; i < n; i++)
+            S_STORE(some, V_(act)(FN(overlap_pixels_sum)(o, inside, o->terms, l, j, lane), o->act));
+            for (int i = 0; i < js; i++)
                 out[i * o->out_j + x * o->out_x + c * o->out_c] = some[i];
             if (++c == channels)
                 c = 0, x++;

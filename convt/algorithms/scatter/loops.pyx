@@ -36,6 +36,7 @@ from convt._run.kernels cimport (
     convt_overlap,
     convt_overlap_gather,
     convt_pixel_gemm,
+    convt_prefetch_row_l2,
     convt_quotient,
     convt_tile,
 )
@@ -60,6 +61,7 @@ cdef enum:
     SAME_SETS = 1024  # bytes; planes at a multiple of this distance fall into few sets of L1
     SAME_SETS_L2 = 1 << 17  # bytes; planes at a multiple of this distance fall into few sets of L2
     AHEAD = 4         # the most output rows after which a task packs the input row that is prefetched
+    PLANES_AHEAD = 8  # planes by which prefetches are ahead of packing
     PLANE_PANELS = 8  # panels of pixels that are packed at a time, plane by plane: few streams of loads, and stores stay in L1
 
 
@@ -923,17 +925,23 @@ cdef void pack_pixels(const Scatter *s, Product *w, const ScatterChunk *chunk, i
     """Pack pixels [i_lo, i_lo + m) of a depth chunk: as rows of the GEMM's A or, if `across`, as panels of its B."""
     cdef const convt_kernels *k = s.k
     cdef int64_t depth = 0, tap = chunk.tap, first = chunk.channel, last, filled, p, cols, at, n, r
+    cdef char *plane
     while depth < chunk.depth:
         last = min(s.ci_p, first + chunk.depth - depth)
         filled = min(s.ci, last) - first
         at = tap_at(s, w.c, tap, w.j, s.in_steps) + i_lo * s.in_step + first * s.in_c
         p = 0
-        # Contiguous pixels of a plane, for some panels at a time
+        # Contiguous pixels of a plane, for some panels at a time. The hardware foresees neither the next planes nor, with many
+        # planes, the next row.
         while s.across and s.in_step == 1 and (s.same_sets or s.part_lines) and p + 2 * k.nr <= m:
             n = convt_quotient(m - p, k.nr * ((m - p + PLANE_PANELS * k.nr - 1) // (PLANE_PANELS * k.nr)))  # evenly
             for r in range(filled):
-                k.widen(dst + (p * chunk.depth + (depth + r) * k.nr) * k.e_size, k.nr * chunk.depth,
-                        w.src + (at + r * s.in_c + p) * k.s_size, k.nr, 1, <int>n, k.nr, k.nr)
+                plane = w.src + (at + r * s.in_c + p) * k.s_size
+                if not s.by_panels:  # else tiles prefetch
+                    convt_prefetch_row_l2(plane + PLANES_AHEAD * s.in_c * k.s_size, n * k.nr * k.s_size)
+                    convt_prefetch_row_l2(plane + s.in_size * k.s_size, n * k.nr * k.s_size)
+                k.widen(dst + (p * chunk.depth + (depth + r) * k.nr) * k.e_size, k.nr * chunk.depth, plane, k.nr, 1, <int>n,
+                        k.nr, k.nr)
             p += n * k.nr
         while s.across and p < m:
             cols = k.nr
