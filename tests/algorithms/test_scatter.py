@@ -28,7 +28,7 @@ import convt
 from bench.timing import durations
 from convt._model import machine
 from convt._plan import plans
-from convt.algorithms import candidates, planes, scatter, stages
+from convt.algorithms import candidates, phases, planes, scatter, stages
 from convt.algorithms.scatter import reach, schedule
 from convt.algorithms.scatter.schedule import ACROSS, BANDS, GATHERED
 
@@ -251,6 +251,41 @@ def test_products_have_room_for_phases_that_the_window_hides(out):
     products = next(bytes for name, _, bytes in found.workspace.regions if name == "products")
     assert products >= rows * unit.t_size
     check_all_ways(case, "scatter:vectors")
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_products_have_room_for_the_band_of_a_task(seed):
+    """Check that no task with bands reads more input positions than its workspace holds, for random axes and a small L2."""
+    rng = np.random.default_rng(seed)
+    sizes, kernel = (int(rng.integers(9, 40)), *rng.integers(1, 4, 1 + seed % 2).tolist()), int(rng.integers(1, 6))
+    stride, dilation, begin, end = (int(rng.integers(low, high)) for low, high in ((1, 5), (1, 4), (0, 4), (0, 4)))
+    case = Case(
+        ci=40, co=2, in_sizes=sizes, kernel=(kernel, *[2] * (len(sizes) - 1)), strides=(stride, *[1] * (len(sizes) - 1)),
+        dilations=(dilation, *[1] * (len(sizes) - 1)), pads_begin=(begin, *[0] * (len(sizes) - 1)),
+        pads_end=(end, *[0] * (len(sizes) - 1)),
+    )  # fmt: skip
+    problem = operator(case, case.arrays()[1])._attributes.problem(case.data_shape)
+    if not all(problem.out_sizes):
+        return
+    (first_axis, inner), rows = reach.of_axes(problem), []
+    for residues, offsets, _ in phases.phase_groups(kernel, stride, dilation, True):
+        js = {(begin + out) // stride for out in range(problem.out_sizes[0]) if (begin + out) % stride in residues}
+        rows += [(j, [j - offset for offset in offsets if 0 <= j - offset < sizes[0]]) for j in js]
+    if len(rows) < first_axis.rows:  # phases that no tap reaches
+        rows += [(begin // stride + n, []) for n in range(first_axis.row_js)]
+    rows.sort(key=lambda row: row[0])
+    assert len(rows) == first_axis.rows
+    with pretend(family="zen3", l1=32 << 10, l2=int(rng.integers(20, 300)) << 10, l3=32 << 20):
+        here = machine.current()
+        for threads in (1, 2, 3):
+            found = schedule._schedule_layout(BANDS, problem, here, here.info("float32"), reach.of_problem(problem), threads)
+            if found is None:
+                continue
+            of_task = -(-len(rows) * inner.rows // found.tasks)
+            for first in range(len(rows) * inner.rows):
+                read = [at for _, some in rows[first // inner.rows : (first + of_task - 1) // inner.rows + 1] for at in some]
+                if read:
+                    assert (max(read) - min(read) + 1) * np.prod(sizes[1:]) <= found.pixels, (problem, found)
 
 
 @each_isa

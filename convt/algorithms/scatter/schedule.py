@@ -23,7 +23,7 @@ _COLUMNS_PIXELS = 126, 160  # the most input pixels of a task with COLUMNS, on v
 _ACROSS_PIXELS = 1024  # the most input pixels of a task with ACROSS
 _LEAST_PIXELS = 256  # the fewest pixels of a task of joined rows, unless that gives fewer tasks than threads
 _PRODUCT_BYTES = 1 << 18  # the most bytes of products of a task with ACROSS or GATHERED
-_BAND_SHARE = 1 / 3  # the share of L2 that the products of a task with BANDS take at most
+_BAND_SHARE = 0.45  # the share of L2 that the products of a task with BANDS take at most
 # A thread has _BAND_TASKS tasks with BANDS if each still has _BAND_ROWS input positions along the first axis, because tasks
 # share some of them; otherwise it has one.
 _BAND_TASKS, _BAND_ROWS = 4, 12
@@ -170,19 +170,24 @@ def _schedule_bands(problem, here, info, rows, threads):
     place = math.prod(problem.in_sizes[1:])  # pixels of a position along the first axis
     most = int(_BAND_SHARE * here.l2) // max(1, columns * info.t_size * place)  # the most positions of a task
     axis, inner = reach.of_axes(problem)
-    halo = reach.shared_inputs(problem) + 1
-    if not min(size, place, images) or most < min(size, halo + 2):
+    shared = reach.shared_inputs(problem)
+    if not min(size, place, images) or most < min(size, shared + 3):
         return None
-    tasks = max(1, -(-size // max(1, most - halo - 2)) if size > most else 1)
+
+    def positions(tasks):
+        of_task = -(-(-(-rows.rows // tasks) - 1) // inner.rows) + 1  # rows along the first axis, at most
+        return min(size, -(-(min(of_task, axis.rows) - 1) // axis.groups) + 1 + shared)
+
+    tasks = -(-size // most)
     if tasks * images < _BAND_TASKS * threads and threads > 1:  # as many for each thread
         more = min(-(-_BAND_TASKS * threads // images), size // _BAND_ROWS) // threads * threads
         tasks = max(tasks, more, -(-threads // images))
-    of_task = -(-(-(-rows.rows // tasks) - 1) // inner.rows) + 1  # rows along the first axis, at most
-    # The first and the last j may have fewer rows than there are groups.
-    band = min(size, -(-(min(of_task, axis.rows) - 1) // axis.groups) + 2 + halo) * place
+    while positions(tasks) > most or (tasks * images % threads and tasks * images < 32 * threads):
+        tasks += 1
+    tasks = min(tasks, max(1, rows.rows))
     return _with_memory(here, info, columns, Schedule(
         problem, info.name, threads, (BANDS, slab_of(problem.ci)), shown_js(problem), max(1, problem.in_sizes[-1]), 1,
-        min(tasks, max(1, rows.rows)), False, 0, False, slab_of(problem.ci), band, 1,
+        tasks, False, 0, False, slab_of(problem.ci), positions(tasks) * place, 1,
     ))  # fmt: skip
 
 
