@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 
 import convt
+from convt import _core
 from convt._model import constants, costs, machine
 from convt._model.efficiencies import EFFICIENCIES
 from convt._run import config
@@ -210,6 +211,10 @@ def main(arguments: list[str] | None = None) -> int:
         help="records to fit to (default: all)")  # fmt: skip
     command.add_json(parser)
     options = parser.parse_args(arguments)
+    built = {row["name"] for row in _core.isa_rows()}
+    lacking = [family for family in options.families if ISA[family] not in built]
+    if options.fit and lacking:  # plans for another instruction set would say nothing about these records
+        parser.error(f"--fit: this build lacks the instruction sets of {', '.join(lacking)}; leave these out of --families")
     with command.printing(options.json) as write_json:
         if options.measure:
             measure(options.measure, options.dtype)

@@ -250,16 +250,11 @@ INLINE void FN(overlap_pixels_gather)(int n, int first, int step, const convt_ov
                                       const int32_t *index, S *out, int count)
 {
     T sums[CONVT_PIXEL_LANES * VL];
-    const int transcendental = o->act->code > CONVT_LEAKY;
-    for (int i = 0; i < n; i++) {
-        const V sum = FN(overlap_pixels_sum)(o, inside, o->terms, first + i * step, j, lane);
-        V_(store)(sums + i * VL, transcendental ? sum : V_(act_simple)(sum, o->act));
-    }
-    for (int i = 0, some; transcendental && i < n; i += some) {
+    for (int i = 0, some; i < n; i += some) {
         V v[ACT_VECTORS];
         some = n - i < ACT_VECTORS ? n - i : ACT_VECTORS;
         for (int e = 0; e < some; e++)
-            v[e] = V_(load)(sums + (i + e) * VL);
+            v[e] = FN(overlap_pixels_sum)(o, inside, o->terms, first + (i + e) * step, j, lane);
         V_(act_all)(v, some, o->act);
         for (int e = 0; e < some; e++)
             V_(store)(sums + (i + e) * VL, v[e]);

@@ -178,10 +178,8 @@ def _schedule_bands(problem, here, info, rows, threads):
         of_task = -(-(-(-rows.rows // tasks) - 1) // inner.rows) + 1  # rows along the first axis, at most
         return min(size, -(-(min(of_task, axis.rows) - 1) // axis.groups) + 1 + shared)
 
-    tasks = -(-size // most)
-    if tasks * images < _BAND_TASKS * threads and threads > 1:  # as many for each thread
-        more = min(-(-_BAND_TASKS * threads // images), size // _BAND_ROWS) // threads * threads
-        tasks = max(tasks, more, -(-threads // images))
+    more = min(-(-_BAND_TASKS * threads // images), size // _BAND_ROWS) // threads * threads if threads > 1 else 1
+    tasks = max(-(-size // most), more)
     while positions(tasks) > most or (tasks * images % threads and tasks * images < 32 * threads):
         tasks += 1
     tasks = min(tasks, max(1, rows.rows))
