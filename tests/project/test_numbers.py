@@ -285,7 +285,7 @@ PAGES = {
         | `columns` | at most {scatter.schedule._COLUMNS_PIXELS[0]} (9 register tiles of {ROWS["avx512"]}),
         {scatter.schedule._COLUMNS_PIXELS[1]} on AMX | at most {scatter.schedule._TASK_ROWS} output rows
         | `across` | at most {scatter.schedule._ACROSS_PIXELS}, with products up to {size(scatter.schedule._PRODUCT_BYTES)} |
-        with products up to {share(scatter.schedule._BAND_SHARE)} of L2 |
+        with products up to {scatter.schedule._BAND_SHARE:.0%} of L2 |
         | `gathered` | whole images, with products up to {size(scatter.schedule._PRODUCT_BYTES)} |
         Depth chunks have at most {_core.KC}.
         a task keeps up to {size(scatter.schedule._KEPT_BYTES)} of packed input rows
