@@ -4,7 +4,7 @@
  * `pixel_gemm`. Register tile: mr <= 8 rows by 1, 2 or 4 vectors of pixels (CHANNELS_NV, PLANES_NV). Loop order: tiles of
  * pixels, then depth, then rows; an element of A is broadcast and multiplied by vectors of pixels. If channels are contiguous
  * (rs = 1), VL pixels by SEGMENT channels at a time are transposed in registers. If pixels are contiguous (cs = 1, planes),
- * they are loaded directly.
+ * they are loaded directly, and copied if the caller asks for it.
  *
  * `overlap_pixels`. Loop order: vectors of j, then lanes, then terms. Lanes whose outputs are contiguous are interleaved before
  * the store.
@@ -33,8 +33,6 @@ INLINE void FN(pixel_gemm_store)(const int mr, const int nv, const convt_pixel_g
             V_(store)(to, acc[m][v]);
         }
 }
-
-#define PLANES_PREFETCH 32 /* elements of a plane between the last read and the prefetch */
 
 /* `pixel_gemm` with contiguous channels (rs = 1), for nv vectors of pixels from pixel `first` on; if not `full`, for one vector
  * of n pixels. */
@@ -81,10 +79,12 @@ INLINE void FN(channels_mn)(const int mr, const int nv, const int full, const co
     FN(pixel_gemm_store)(mr, nv, t, first, acc);
 }
 
-/* `pixel_gemm` with contiguous pixels (cs = 1), channel by channel: no transposition. Arguments as for channels_mn. */
+/* `pixel_gemm` with contiguous pixels (cs = 1), channel by channel: no transposition. If not `full`, the last vector has n
+ * pixels; else arguments as for channels_mn. */
 INLINE void FN(planes_mn)(const int mr, const int nv, const int full, const convt_pixel_gemm *t, int first, int n)
 {
-    const S *from = (const S *)t->src + first;
+    const S *from = (const S *)t->src + first, *next = (const S *)t->next + first;
+    S *copy = t->copy ? (S *)t->copy + first : NULL;
     const T *a = t->a;
     V acc[CONVT_PIXEL_MR][4];
 #pragma GCC unroll 8
@@ -92,13 +92,22 @@ INLINE void FN(planes_mn)(const int mr, const int nv, const int full, const conv
 #pragma GCC unroll 4
         for (int v = 0; v < nv; v++)
             acc[m][v] = V_(set1)((T)-0.0);
-    for (int k = 0; k < t->kc; k++, from += t->rs, a++) {
+    for (int k = 0, wait = 0; k < t->kc; k++, from += t->rs, a++) {
         V x[4];
+        if (!wait--) {
 #pragma GCC unroll 4
-        for (int v = 0; v < nv; v++) {
-            if (full)
-                __builtin_prefetch(from + (nv + v) * VL + PLANES_PREFETCH);
-            x[v] = full ? S_LOAD(from + v * VL) : S_LOADN(from, n);
+            for (int v = 0; v < nv; v++)
+                __builtin_prefetch(next + v * VL, 0, 2);
+            next += t->next_rs, wait = t->pause;
+        }
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++)
+            x[v] = full || v < nv - 1 ? S_LOAD(from + v * VL) : S_LOADN(from + v * VL, n);
+        if (copy) {
+#pragma GCC unroll 4
+            for (int v = 0; v < nv; v++)
+                S_STORE(copy + v * VL, x[v]);
+            copy += t->copy_ld;
         }
 #pragma GCC unroll 8
         for (int m = 0; m < mr; m++) {
@@ -115,26 +124,28 @@ INLINE void FN(planes_mn)(const int mr, const int nv, const int full, const conv
  * for transpositions, too. */
 #define CHANNELS_NV (ACCUMULATORS >= 3 * CONVT_PIXEL_MR ? 2 : 1)
 #define PLANES_NV(mr) ((mr) * 4 <= ACCUMULATORS ? 4 : (mr) * 2 <= ACCUMULATORS ? 2 : 1)
-/* The caller may pass two vectors of pixels at a time, so that L1 holds them for all columns: narrower than the widest tile. */
-#define TILE_LOOPS(function, nv)                                 \
-    for (; p + (nv) * VL <= t->pixels; p += (nv) * VL)           \
-        function(mr, nv, 1, t, p, VL);                           \
-    for (; (nv) > 2 && p + 2 * VL <= t->pixels; p += 2 * VL)     \
-        function(mr, 2, 1, t, p, VL);                            \
-    for (; p < t->pixels; p += VL)                               \
-        function(mr, 1, 0, t, p, t->pixels - p < VL ? t->pixels - p : VL);
-#define PIXEL_GEMM(n)                                       \
-    static void FN(channels_##n)(const convt_pixel_gemm *t) \
-    {                                                       \
-        const int mr = n;                                   \
-        int p = 0;                                          \
-        TILE_LOOPS(FN(channels_mn), CHANNELS_NV)            \
-    }                                                       \
-    static void FN(planes_##n)(const convt_pixel_gemm *t)   \
-    {                                                       \
-        const int mr = n;                                   \
-        int p = 0;                                          \
-        TILE_LOOPS(FN(planes_mn), PLANES_NV(n))             \
+/* The caller may pass a panel of two vectors at a time, narrower than the widest tile. */
+#define PIXEL_GEMM(m)                                                                  \
+    static void FN(channels_##m)(const convt_pixel_gemm *t)                            \
+    {                                                                                  \
+        int p = 0;                                                                     \
+        for (; p + CHANNELS_NV * VL <= t->pixels; p += CHANNELS_NV * VL)               \
+            FN(channels_mn)(m, CHANNELS_NV, 1, t, p, VL);                              \
+        for (; p < t->pixels; p += VL)                                                 \
+            FN(channels_mn)(m, 1, 0, t, p, t->pixels - p < VL ? t->pixels - p : VL);   \
+    }                                                                                  \
+    static void FN(planes_##m)(const convt_pixel_gemm *t)                              \
+    {                                                                                  \
+        int p = 0;                                                                     \
+        for (; p + PLANES_NV(m) * VL <= t->pixels; p += PLANES_NV(m) * VL)             \
+            FN(planes_mn)(m, PLANES_NV(m), 1, t, p, VL);                               \
+        for (; PLANES_NV(m) > 2 && p + 2 * VL <= t->pixels; p += 2 * VL)               \
+            FN(planes_mn)(m, 2, 1, t, p, VL);                                          \
+        if (PLANES_NV(m) > 1 && p + VL < t->pixels)                                    \
+            FN(planes_mn)(m, 2, 0, t, p, t->pixels - p - VL);                          \
+        else                                                                           \
+            for (; p < t->pixels; p += VL)                                             \
+                FN(planes_mn)(m, 1, 0, t, p, t->pixels - p < VL ? t->pixels - p : VL); \
     }
 PIXEL_GEMM(1) PIXEL_GEMM(2) PIXEL_GEMM(3) PIXEL_GEMM(4) PIXEL_GEMM(5) PIXEL_GEMM(6) PIXEL_GEMM(7) PIXEL_GEMM(8)
 static void FN(pixel_gemm)(int mr, const convt_pixel_gemm *t)
@@ -149,10 +160,8 @@ static void FN(pixel_gemm)(int mr, const convt_pixel_gemm *t)
     kernels[planes][mr - 1](t);
 }
 #undef PIXEL_GEMM
-#undef TILE_LOOPS
 #undef CHANNELS_NV
 #undef PLANES_NV
-#undef PLANES_PREFETCH
 
 /* Return lane `l` of `overlap_pixels` for VL values of j, before the activation. `inside`: all pixels that are summed exist. */
 INLINE V FN(overlap_pixels_sum)(const convt_overlap *o, const int inside, const int terms, int l, int64_t j, V lane)

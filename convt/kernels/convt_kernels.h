@@ -218,7 +218,8 @@ typedef struct {
  *   out[m * ld + p] = (add ? out[m * ld + p] : 0) + sum over k < kc of a[m * CONVT_LDA + k] * src[p * cs + k * rs]
  *
  * Whole vectors of `out` are written, and read with `add`. Either cs or rs is 1. With rs = 1, pixels are transposed in
- * registers.
+ * registers. With cs = 1, src[p + k * rs] is copied to copy[p + k * copy_ld], in whole vectors, and pixels of a row at `next` are
+ * prefetched, then those of the next row after `pause` more k.
  */
 typedef struct {
     int kc, pixels, add;   /* kc: at most CONVT_KC; with cs other than 1, at least 16 bytes of T */
@@ -226,6 +227,11 @@ typedef struct {
     ptrdiff_t cs, rs, ld;
     const void *a;         /* T */
     void *out;             /* T */
+    void *copy;            /* S, or NULL */
+    ptrdiff_t copy_ld;
+    const void *next;      /* S; may be invalid */
+    ptrdiff_t next_rs;
+    int pause;
 } convt_pixel_gemm;
 
 /* Overlap-add by gathers, in the order of outputs. For each vector of outputs, index holds 1 + terms vectors of indices i, one

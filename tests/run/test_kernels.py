@@ -780,12 +780,16 @@ def test_pixel_gemm(k):
         a[:, :kc] = weights
         src = guarded(values.T if planes else values, k.S)
         for add in (0, 1):
-            out, before = Guarded(mr * room, k.T, aligned=True), numbers(mr, room)
+            out, before, copy = Guarded(mr * room, k.T, aligned=True), numbers(mr, room), Guarded(kc * room, k.S, aligned=True)
             out.array[...] = before.ravel()
+            copies = {"copy": copy.array, "copy_ld": room, "pause": add} if planes else {}
             k.pixel_gemm(mr, record(
                 "convt_pixel_gemm", kc=kc, pixels=pixels, add=add, src=src, cs=1 if planes else kc, rs=pixels if planes else 1,
-                ld=room, a=guarded(a.ravel()[: (mr - 1) * LDA + kc], k.T), out=out.array,
+                ld=room, a=guarded(a.ravel()[: (mr - 1) * LDA + kc], k.T), out=out.array, **copies,
             ))  # fmt: skip
+            if planes:
+                assert (copy.array.reshape(kc, room)[:, :pixels] == src.reshape(kc, pixels)).all()
+                copy.assert_only(slice(None))
             want = weights @ values.T + add * before[:, :pixels]
             same(out.array.reshape(mr, room)[:, :pixels], want, k.T, (mr, pixels, kc, planes, add))
             out.assert_only(slice(None))

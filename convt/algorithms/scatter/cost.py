@@ -9,7 +9,6 @@ from ... import _core
 from ..._model import costs
 from .. import common
 from . import reach
-from .loops import PLANES_IN_PLACE
 
 # body_widen.h first copies cache lines if pixels are a multiple of _SAME_SET_BYTES bytes apart and have more than _FEW_CHANNELS
 # channels.
@@ -74,8 +73,6 @@ def _bands_cycles(schedule, unit, here, prices):
     task = _gemm_counts(problem, columns, pixels, problem.ci, unit, here)
     if not problem.planar:
         task["across_transpose"] = problem.ci * -(-pixels // vl)
-    elif columns > PLANES_IN_PLACE:
-        task["collect"] = problem.ci * -(-pixels // vl)
     task["start"] = -(-pixels // unit.nr)
     cycles, images = schedule.tasks * prices.cycles(task), problem.groups * problem.batch
     for phases, count, taps in rows.kinds:
@@ -152,7 +149,7 @@ def _across_counts(schedule, kind, rows, unit, here):
     counts = {name: count * chunks / gemm_rows for name, count in gemm.items()}
     if not problem.planar:
         counts["across_transpose"] = packs * ci * vectors
-    elif schedule.chunks_of_tap or rows.taps > 1 or columns > PLANES_IN_PLACE:  # planes are not multiplied in place
+    elif rows.taps > 1 and not schedule.chunks_of_tap:  # a depth chunk has several taps, whose planes are not multiplied in place
         line = 0 if schedule.joined else 64 / (vl * unit.t_size)  # a row is on one more cache line than it fills
         counts["collect"] = packs * ci * (vectors + line)
     if not problem.planar and problem.groups * ci * unit.s_size % _SAME_SET_BYTES == 0 and ci > _FEW_CHANNELS:

@@ -36,7 +36,6 @@ from convt._run.kernels cimport (
     convt_overlap,
     convt_overlap_gather,
     convt_pixel_gemm,
-    convt_prefetch_row_l2,
     convt_quotient,
     convt_tile,
 )
@@ -50,19 +49,10 @@ from convt.algorithms.direct.tables import depth_chunks
 
 cnp.import_array()
 
-PANELS = PLANE_PANELS
-PLANES_IN_PLACE = IN_PLACE_COLUMNS
-
-
 cdef enum:
     PREFETCHED = 128  # the most bytes by which a prefetch advances: two cache lines, because fetching one also fetches the next
     MOST_AXES = 64    # the most axes, as in NumPy
-    IN_PLACE_COLUMNS = 32  # the most columns by which planes are multiplied in place: see `multiply_in_place`
-    SAME_SETS = 1024  # bytes; planes at a multiple of this distance fall into few sets of L1
-    SAME_SETS_L2 = 1 << 17  # bytes; planes at a multiple of this distance fall into few sets of L2
-    AHEAD = 4         # the most output rows after which a task packs the input row that is prefetched
-    PLANES_AHEAD = 8  # planes by which prefetches are ahead of packing
-    PLANE_PANELS = 8  # panels of pixels that are packed at a time, plane by plane: few streams of loads, and stores stay in L1
+    PANELS_AHEAD = 2  # panels of pixels by which prefetches of planes are ahead
 
 
 cdef struct ScatterRun:
@@ -112,12 +102,14 @@ cdef struct ScatterClass:
     int64_t *tap_columns  # bands: [tap][phase] first column of the products
     Cut by_tile[3]        # across: division of the columns into tiles, for each number of vectors of pixels
     int64_t tiles[3]      # across: number of tiles, for each number of vectors of pixels
+    bint in_place         # across: pixels are multiplied in place
+    int64_t most          # in_place: the most columns of a tile
     PackClass *pack
 
 
 cdef struct Decisions:
     # Fields of schedule.Schedule.
-    int64_t block, blocks, tasks, chunks_of_tap, pixels, slots, lda, ld, panels
+    int64_t block, blocks, tasks, chunks_of_tap, pixels, slots, lda, ld
     size_t slot_bytes
     bint joined, in_place, prefetch, tile_first
 
@@ -149,11 +141,7 @@ cdef struct Scatter:
     bint dense            # the pixels of an image have one constant stride, so that rows consecutive in the input are one GEMM
     bint dense_images     # so have the pixels of all images
     bint across           # vectors run over pixels
-    bint by_panels        # across: some panels of pixels at a time are packed for all depth chunks and multiplied
-    bint prefetches_rows  # across: tiles prefetch the planes of the next input row
-    bint few_in_place     # across: if columns are few, pixels are multiplied in place
-    bint same_sets, part_lines  # across: planes fall into few sets of L1; a vector is less than a cache line
-    bint evicts           # across: planes that several tiles read in place would be evicted in between
+    bint by_panels        # across: a panel of pixels at a time is packed for all depth chunks and multiplied
     int64_t slab, tap_depth  # see weights.pyx
     size_t chunk_size     # bytes of a packed depth chunk
     # bands
@@ -189,12 +177,10 @@ cdef struct Product:
     char *ws
     char *col             # products
     char *refused
+    int64_t slot          # of the tap's input row, and whether the slot held it before
+    bint is_kept
     convt_tile t
     void *rows[CONVT_MOST_ROWS]
-    # The planes that tiles prefetch, one cache line of each plane at a time.
-    int64_t lines_left    # lines left of each plane; 0 if nothing is prefetched
-    int64_t span_bytes    # bytes from the first plane to the end of the last one
-    const char *end       # address at which the lines of all planes are prefetched
 
 
 cdef class ScatterPlan(NativePlan):
@@ -232,15 +218,6 @@ cdef class ScatterPlan(NativePlan):
         s.chunk_size = s.schedule.slot_bytes // max(1, schedule.chunks_of_tap)
         s.across = s.slab > 0
         s.by_panels = s.across and not s.schedule.chunks_of_tap
-        # Tiles with vectors of a cache line (AVX-512) have time for prefetches. Planes must not be a multiple of 4 KiB apart:
-        # their lines fall into few sets of L2, which evict prefetched lines before they are packed.
-        s.prefetches_rows = (s.across and s.schedule.chunks_of_tap and s.schedule.prefetch and s.in_step == 1
-                             and self.k.vl * self.k.t_size >= 64 and s.in_c * self.k.s_size % 4096 != 0)
-        s.same_sets = s.in_c * self.k.s_size % SAME_SETS == 0
-        s.part_lines = self.k.vl * self.k.s_size < 64
-        s.evicts = s.same_sets and (s.part_lines or s.in_c * self.k.s_size % SAME_SETS_L2 == 0)
-        s.few_in_place = s.by_panels and (
-            s.in_step == 1 or (self.in_c == 1 and self.ci <= CONVT_KC and self.ci * self.k.t_size >= 16))
         s.axes = <ScatterAxis *>zeroed(self.keep, x, sizeof(ScatterAxis))
         s.in_steps, s.pixel_steps = self.in_stride.p, <int64_t *>zeroed(self.keep, x, sizeof(int64_t))
         s.rows, s.pixels = 1, s.in_size
@@ -435,6 +412,7 @@ cdef open_gemm(Scatter *s, ScatterClass *c, PackClass *pack, list keep):
     # Chunks have one tap, or taps that are adjacent in the panel and in one slab. Pixels that are multiplied in place take a
     # chunk for each tap. So do packed ones, because strides decide which these are, and must not change results.
     cdef bint by_tap = s.schedule.chunks_of_tap or (s.across and (s.slab < s.ci_p or pack.ncols <= CONVT_PIXEL_MR))
+    cdef bint few = s.by_panels and pack.ncols <= CONVT_PIXEL_MR
     ranges = [(c.runs[n].first_tap, c.runs[n].first_tap + c.runs[n].taps) for n in range(s.naxes)]
     totals = [c.runs[n].group_taps for n in range(s.naxes)]
     chunks = depth_chunks(ranges, totals, s.ci_p, k.kstep, s.ci_p if by_tap else s.slab)
@@ -447,6 +425,10 @@ cdef open_gemm(Scatter *s, ScatterClass *c, PackClass *pack, list keep):
         ch.at = (n // slab * pack.ncols * CONVT_LDA + n % slab) * k.e_size
         ch.prefetches = ch.depth // k.prefetch_interval
         ch += 1
+    # Contiguous channels (in_c = 1) are transposed in registers, for one tile.
+    c.in_place = s.across and (((by_tap or c.ntaps == 1) and s.in_step == 1)
+                               or (few and s.in_c == 1 and s.ci <= CONVT_KC and s.ci * k.t_size >= 16))
+    c.most = CONVT_PIXEL_MR if few else min(<int64_t>CONVT_PIXEL_MR, k.mr[convt_quotient(k.nr, k.vl)])
 
 
 # ---------------------------------------------------------------- rows of a task
@@ -551,9 +533,6 @@ cdef int64_t run_rows(Scatter *s, int64_t task, ScatterClass *c, int64_t first, 
         w.c, w.j, w.row, w.i_lo, w.ws, w.refused = c, row.j, first, i_lo, ws, call.refused
         w.weights = call.weights + c.pack.weights + part.group * c.pack.group_weights
         w.src = call.src + (row.image * s.in_n + part.group * s.ci * s.in_c) * s.k.s_size
-        w.lines_left = 0
-        if s.prefetches_rows:
-            prefetch_next_row(s, &w, first, part)
         compute_products(s, &w, next, next_bytes)
     else:
         i_hi = i_lo
@@ -624,7 +603,7 @@ cdef void run_band(Scatter *s, const Part *part, const Call *call, char *ws) noe
         for tap in range(c.ntaps):
             at = tap_at(s, c, tap, row.j, s.pixel_steps)
             low, high = at if low < 0 else min(low, at), max(high, at + s.in_size)
-    w.c, w.row, w.ws, w.refused, w.lines_left = &s.band, part.first, ws, call.refused, 0
+    w.c, w.row, w.ws, w.refused = &s.band, part.first, ws, call.refused
     w.weights = call.weights + s.band.pack.weights + part.group * s.band.pack.group_weights
     w.src = call.src + (part.image * s.in_n + part.group * s.ci * s.in_c) * s.k.s_size
     w.j = first
@@ -675,7 +654,6 @@ cdef void run_images(Scatter *s, const Part *part, const Call *call, char *ws) n
     w.c, w.j, w.row, w.i_lo, w.m = c, row.j, part.first, 0, (part.last - part.first) * s.pixels
     w.weights, w.src = call.weights + c.pack.weights, call.src + part.first * s.in_n * s.k.s_size
     w.ws, w.col, w.refused = ws, ws + s.region.products + s.k.vl * s.k.t_size, call.refused
-    w.lines_left = 0
     compute_products(s, &w, call.src, 0)
     o.index, o.terms, o.count = s.gather_index, s.gather_terms, s.outputs
     o.init, o.act = call.bias, &s.act
@@ -734,8 +712,7 @@ cdef void compute_products(Scatter *s, Product *w, const char *next, int64_t nex
     cdef char *a
     w.t.rows, w.t.row_offset, w.t.act = w.rows, 0, &s.none
     w.t.stream, w.t.narrow_dtype, w.t.more_tiles, w.t.pending = 0, 0, 0, NULL
-    if not w.lines_left:
-        w.t.prefetch, w.t.prefetch_step = next, 0
+    w.t.prefetch, w.t.prefetch_step = next, 0
     if next_bytes:  # each tile prefetches a part of the next row's input
         if s.across:
             tiles = c.tiles[k.nr // k.vl] * convt_quotient(w.m + k.nr - 1, k.nr)
@@ -743,23 +720,17 @@ cdef void compute_products(Scatter *s, Product *w, const char *next, int64_t nex
             tiles = c.npanels * convt_quotient(w.m + most - 1, most)
         i = max(<int64_t>1, tiles * c.chunks.prefetches * c.nchunks)
         w.t.prefetch_step = min(<int64_t>PREFETCHED, convt_quotient(next_bytes + i - 1, i))
-    if s.few_in_place and c.pack.ncols <= CONVT_PIXEL_MR:
-        multiply_in_place(s, w, w.m)
-        return
-    if s.few_in_place and c.ntaps == 1 and c.pack.ncols <= IN_PLACE_COLUMNS and (
-            s.in_step == 1 and not s.evicts):
-        multiply_in_place(s, w, k.nr)
+    if c.in_place:
+        multiply_in_place(s, w)
         return
     while p < w.m:
         if s.by_panels:
-            some = min(s.schedule.panels * k.nr, w.m - p)
+            some = min(k.nr, w.m - p)
         for chunk in range(c.nchunks):
             a = pixels_of_chunk(s, w, chunk, p, some)
             if not s.across:
                 multiply_columns(s, w, chunk, a)
                 continue
-            if s.by_panels and s.schedule.prefetch and s.in_step == 1:
-                prefetch_planes(s, w, chunk, p, some)
             i = 0
             while i < some:
                 # A panel that is not full has other register tiles.
@@ -769,29 +740,43 @@ cdef void compute_products(Scatter *s, Product *w, const char *next, int64_t nex
         p += some
 
 
-cdef void multiply_in_place(const Scatter *s, Product *w, int64_t some) noexcept nogil:
-    """Multiply pixels in place, because packing costs more than it gains. ``some`` pixels at a time are multiplied by all columns,
-    so that they are read from L1 for all columns but the first ones. All pixels meet a depth chunk before the next chunk, because
-    L2 may not hold the prefetched lines of the planes of all chunks: they share sets if planes are multiples of 4 KiB apart."""
+cdef void multiply_in_place(const Scatter *s, Product *w) noexcept nogil:
+    """Multiply pixels in place by all columns.
+
+    Loop order: depth chunks, panels of pixels, register tiles. If several tiles or rows read a panel of planes, the first one
+    copies it, because the lines of planes share sets of L1 and are on as many pages as there are planes. Tiles prefetch a later
+    panel, each a share of its planes, because memory does not deliver all of them during one tile.
+    """
     cdef const convt_kernels *k = s.k
     cdef ScatterClass *c = w.c
     cdef ScatterChunk *ch
-    cdef int64_t p = 0, chunk, r0, r1, i, tiles = convt_quotient(c.pack.ncols + CONVT_PIXEL_MR - 1, CONVT_PIXEL_MR)
+    cdef int64_t chunk, p, i, r0, r1, tiles = convt_quotient(c.pack.ncols + c.most - 1, c.most), some = w.m
     cdef Cut by_tile = cut_evenly(c.pack.ncols, tiles, 1)
+    cdef bint copies = s.schedule.chunks_of_tap or tiles > 1, is_kept
+    cdef const char *src
+    cdef char *panel
     cdef convt_pixel_gemm t
-    t.cs, t.rs, t.ld = s.in_step, s.in_c, c.ld
+    t.cs, t.ld, t.next_rs, t.pause = s.in_step, c.ld, s.in_c, <int>tiles - 1
+    if copies:
+        some = t.copy_ld = k.nr
     for chunk in range(c.nchunks):
-        ch, p = c.chunks + chunk, 0
-        t.kc, t.add = <int>ch.depth, chunk > 0
+        ch = c.chunks + chunk
+        panel = place_of_chunk(s, w, chunk, &is_kept)
+        src = w.src + (tap_at(s, c, ch.tap, w.j, s.in_steps) + w.i_lo * s.in_step + ch.channel * s.in_c) * k.s_size
+        t.kc, t.add, p = <int>ch.depth, chunk > 0, 0
         while p < w.m:
-            t.pixels, r1 = <int>min(some, w.m - p), 0
-            t.src = w.src + (tap_at(s, c, ch.tap, w.j, s.in_steps) + (w.i_lo + p) * s.in_step + ch.channel * s.in_c) * k.s_size
+            t.pixels, t.src, t.rs, t.copy, r1 = <int>min(some, w.m - p), src, s.in_c, panel if copies else NULL, 0
             for i in range(tiles):
+                if is_kept or i:  # whole vectors, because they are copied whole
+                    t.pixels, t.src, t.rs, t.copy = k.nr if t.pixels > k.vl else k.vl, panel, k.nr, NULL
+                t.next = src + (convt_quotient(ch.depth * i, tiles) * s.in_c + PANELS_AHEAD * k.nr) * k.s_size
                 r0, r1 = r1, cut_at(&by_tile, i + 1)
                 t.a = w.weights + ch.at + r0 * CONVT_LDA * k.e_size
                 t.out = w.col + (r0 * c.ld + p) * k.t_size
                 k.pixel_gemm(<int>(r1 - r0), &t)
-            p += some
+            p, src = p + some, src + some * s.in_step * k.s_size
+            if s.schedule.chunks_of_tap:
+                panel += ch.depth * k.nr * k.e_size
 
 
 cdef inline void multiply_tile(const Scatter *s, Product *w, int64_t chunk, int64_t r0, int64_t r1, char *at) noexcept nogil:
@@ -843,106 +828,49 @@ cdef void multiply_across(const Scatter *s, Product *w, int64_t chunk, char *pan
         for p in range(count):
             t.b = panel + p * step
             multiply_tile(s, w, chunk, r0, r1, w.col + (first + p * k.nr) * k.t_size)
-            if w.lines_left and t.prefetch >= w.end:  # go on with the next line of each plane
-                t.prefetch = w.end - w.span_bytes + 64
-                w.end += 64
-                w.lines_left -= 1
-                if w.lines_left == 0:
-                    t.prefetch_step = 0
-
-
-cdef void prefetch_planes(const Scatter *s, Product *w, int64_t chunk, int64_t p, int64_t some) noexcept nogil:
-    """Make the tiles of a depth chunk prefetch the planes that are packed next.
-
-    They prefetch one cache line of each plane, then the next line of each plane. Pixels [p, p + some) are those multiplied
-    now. The prefetched addresses need not be valid.
-    """
-    cdef bint is_last = chunk + 1 == w.c.nchunks
-    cdef ScatterChunk *ch = w.c.chunks + (0 if is_last else chunk + 1)
-    cdef int64_t pixel = w.i_lo + p + (some if is_last else 0)
-    start_prefetch(s, w, tap_at(s, w.c, ch.tap, w.j, s.in_steps) + pixel + ch.channel * s.in_c, ch.depth,
-                   s.schedule.panels * s.k.nr * s.k.s_size // 64)
-
-
-cdef void prefetch_next_row(const Scatter *s, Product *w, int64_t row, const Part *part) noexcept nogil:
-    """Make the tiles of a row prefetch the planes of the next input row that the task packs.
-
-    Output rows that read the same last input row share the prefetches: the first begins at the first line of each plane, the
-    others at the middle.
-    """
-    cdef int64_t n, at, now = tap_at(s, w.c, w.c.ntaps - 1, w.j, s.in_steps), lines = (w.m * s.k.s_size + 63) // 64, line = 0
-    cdef Row other
-    cdef ScatterClass *c
-    other.image = part.image
-    if row > part.first:
-        c = find_row(s, w.c, row - 1, &other)
-        if c.ntaps and tap_at(s, c, c.ntaps - 1, other.j, s.in_steps) == now:
-            line = lines // 2
-    for n in range(row + 1, min(part.last, row + AHEAD + 1)):
-        c = find_row(s, w.c, n, &other)
-        if c.ntaps:
-            at = tap_at(s, c, c.ntaps - 1, other.j, s.in_steps)
-            if at != now:
-                start_prefetch(s, w, at + w.i_lo + line * 64 // s.k.s_size, s.ci, lines - line)
-                return
-
-
-cdef void start_prefetch(const Scatter *s, Product *w, int64_t at, int64_t planes, int64_t lines) noexcept nogil:
-    """Make tiles prefetch ``lines`` cache lines of ``planes`` planes, from the offset ``at`` in the input on."""
-    w.t.prefetch_step = s.in_c * s.k.s_size
-    w.t.prefetch = w.src + at * s.k.s_size
-    w.span_bytes = w.t.prefetch_step * planes
-    w.end = w.t.prefetch + w.span_bytes
-    w.lines_left = lines
 
 
 cdef char *pixels_of_chunk(const Scatter *s, Product *w, int64_t chunk, int64_t p, int64_t some) noexcept nogil:
-    """Return the address of pixels [p, p + some) of a depth chunk: in the input, or packed.
-
-    They are packed now, unless a slot holds them from an earlier row of the task. A new input row replaces the least recently
-    used slot.
-    """
-    cdef ScatterClass *c = w.c
-    cdef ScatterChunk *ch = c.chunks + chunk
-    cdef char *packed = w.ws + s.region.packed
-    cdef int64_t n, at, part
+    """Return the address of pixels [p, p + some) of a depth chunk: in the input, or packed, unless a slot holds them."""
+    cdef ScatterChunk *ch = w.c.chunks + chunk
     cdef bint is_kept
-    if not s.schedule.chunks_of_tap:
-        pack_pixels(s, w, ch, w.i_lo + p, some, packed)
-        return packed
-    at = tap_at(s, c, ch.tap, w.j, s.in_steps)
+    cdef char *packed
     if s.schedule.in_place:
-        return w.src + (at + w.i_lo * s.in_step + ch.channel) * s.k.s_size
-    part = chunk - ch.tap * s.schedule.chunks_of_tap
-    packed += place_of_row(<KeptRow *>(w.ws + s.region.kept), s.schedule.slots, at, w.row, &is_kept) * s.schedule.slot_bytes
-    for n in range(0 if is_kept else s.schedule.chunks_of_tap):
-        pack_pixels(s, w, ch - part + n, w.i_lo, some, packed + n * s.chunk_size)
-    return packed + part * s.chunk_size
+        return w.src + (tap_at(s, w.c, ch.tap, w.j, s.in_steps) + w.i_lo * s.in_step + ch.channel) * s.k.s_size
+    packed = place_of_chunk(s, w, chunk, &is_kept)
+    if not is_kept:
+        pack_pixels(s, w, ch, w.i_lo + p, some, packed)
+    return packed
+
+
+cdef char *place_of_chunk(const Scatter *s, Product *w, int64_t chunk, bint *is_kept) noexcept nogil:
+    """Return the address of a packed depth chunk. ``is_kept`` says whether it is there, from an earlier row of the task.
+
+    A new input row replaces the least recently used slot. The chunks of a tap are asked for one after the other.
+    """
+    cdef ScatterChunk *ch = w.c.chunks + chunk
+    cdef char *packed = w.ws + s.region.packed
+    cdef int64_t part = chunk - ch.tap * s.schedule.chunks_of_tap
+    is_kept[0] = False
+    if not s.schedule.chunks_of_tap:
+        return packed
+    if part == 0:
+        w.slot = place_of_row(<KeptRow *>(w.ws + s.region.kept), s.schedule.slots,
+                              tap_at(s, w.c, ch.tap, w.j, s.in_steps), w.row, &w.is_kept)
+    is_kept[0] = w.is_kept
+    return packed + w.slot * s.schedule.slot_bytes + part * s.chunk_size
 
 
 cdef void pack_pixels(const Scatter *s, Product *w, const ScatterChunk *chunk, int64_t i_lo, int64_t m,
                       char *dst) noexcept nogil:
     """Pack pixels [i_lo, i_lo + m) of a depth chunk: as rows of the GEMM's A or, if `across`, as panels of its B."""
     cdef const convt_kernels *k = s.k
-    cdef int64_t depth = 0, tap = chunk.tap, first = chunk.channel, last, filled, p, cols, at, n, r
-    cdef char *plane
+    cdef int64_t depth = 0, tap = chunk.tap, first = chunk.channel, last, filled, p, cols, at
     while depth < chunk.depth:
         last = min(s.ci_p, first + chunk.depth - depth)
         filled = min(s.ci, last) - first
         at = tap_at(s, w.c, tap, w.j, s.in_steps) + i_lo * s.in_step + first * s.in_c
         p = 0
-        # Contiguous pixels of a plane, for some panels at a time. The hardware foresees neither the next planes nor, with many
-        # planes, the next row.
-        while s.across and s.in_step == 1 and (s.same_sets or s.part_lines) and p + 2 * k.nr <= m:
-            n = convt_quotient(m - p, k.nr * ((m - p + PLANE_PANELS * k.nr - 1) // (PLANE_PANELS * k.nr)))  # evenly
-            for r in range(filled):
-                plane = w.src + (at + r * s.in_c + p) * k.s_size
-                if not s.by_panels:  # else tiles prefetch
-                    convt_prefetch_row_l2(plane + PLANES_AHEAD * s.in_c * k.s_size, n * k.nr * k.s_size)
-                    convt_prefetch_row_l2(plane + s.in_size * k.s_size, n * k.nr * k.s_size)
-                k.widen(dst + (p * chunk.depth + (depth + r) * k.nr) * k.e_size, k.nr * chunk.depth, plane, k.nr, 1, <int>n,
-                        k.nr, k.nr)
-            p += n * k.nr
         while s.across and p < m:
             cols = k.nr
             if m - p < k.nr:

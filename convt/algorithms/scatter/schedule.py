@@ -13,7 +13,6 @@ from ..._run.execution import Execution, decide
 from ..._run.workspace import Workspace, book
 from .. import common, phases, stages
 from . import cost, reach
-from .loops import PANELS
 
 LIMIT = "dilation 1 on the last axis, with a stride of at most twice the kernel"
 
@@ -60,7 +59,6 @@ class Schedule(NamedTuple):
     # memory, see `_with_memory`
     lda: int = 0  # elements between packed pixels
     ld: int = 0  # elements between columns of products for vectors over pixels
-    panels: int = 0  # panels of pixels that are packed and multiplied at a time, if packed pixels are not kept
     tile_first: bool = False  # a register tile's weights stay in L1 for several panels; otherwise a panel does for all tiles
     slot_bytes: int = 0  # bytes of a slot, which holds one packed input row
     prefetch: bool = False  # L2 does not hold the input, so that tiles prefetch the input of the next row
@@ -206,8 +204,7 @@ def _schedule_gathered(problem, here, info, threads):
 def _with_memory(here, info, columns, schedule):
     """Return a Schedule with the layout of its packed pixels and products in the workspace."""
     s, problem, nr = schedule, schedule.problem, info.nr
-    # A panel has few cache lines of each plane, so that PANELS panels of planes are packed at a time.
-    wide, panels = -(-s.pixels // nr) * nr, PANELS if problem.planar else 1
+    wide = -(-s.pixels // nr) * nr
     # A column has a vector of padding on both sides, and a cache line that puts columns into different sets of L1.
     lda, ld = info.lda, wide + 2 * info.vl + 16
     if s.form[0] == COLUMNS:
@@ -215,10 +212,10 @@ def _with_memory(here, info, columns, schedule):
             lda = (s.depth // info.kstep | 1) * info.kstep
         packed, products = (s.pixels + info.m_step) * lda, s.pixels * (-(-columns // nr) * nr + 16)
     else:
-        packed, products = (wide if s.chunks_of_tap else min(wide, panels * nr)) * s.depth, columns * ld
+        packed, products = (wide if s.chunks_of_tap else min(wide, nr)) * s.depth, columns * ld
     slot_bytes = -(-packed * info.e_size // 64) * 64 * max(1, s.chunks_of_tap)
     return s._replace(
-        lda=lda, ld=ld, panels=panels, tile_first=columns * s.depth * info.e_size > here.l1, slot_bytes=slot_bytes,
+        lda=lda, ld=ld, tile_first=columns * s.depth * info.e_size > here.l1, slot_bytes=slot_bytes,
         prefetch=problem.batch * math.prod(problem.in_sizes) * problem.ci * info.s_size > here.limits.far,
         workspace=book(
             zeros=nr * info.t_size, kept=s.slots * _PACKED_ROW, packed=s.slots * slot_bytes, products=products * info.t_size

@@ -36,6 +36,7 @@ cnp.import_array()
 FEW_PIXELS = CONVT_PIXEL_MR  # the most images, and pixels of each, for which weights are multiplied in place (`multiply_rows`)
 
 cdef enum:
+    PREFETCHED = 384  # bytes between the elements of a row that are multiplied and those that are prefetched
     COPIED_ROWS = 8  # filter rows that are copied side by side; the hardware can prefetch as many streams
     MULTIPLIED_ROWS = 16  # filter rows that one call multiplies in place; with fewer, products are loaded and stored too often
 
@@ -183,9 +184,11 @@ cdef void multiply_rows(UnpackedPlan plan, int64_t first, int64_t depth, int64_t
     cdef int64_t row = 0, image
     cdef convt_pixel_gemm t
     t.pixels, t.cs, t.rs, t.ld = <int>columns, 1, convt_quotient(step, k.s_size), plan.ld
+    t.copy, t.pause, t.next_rs = NULL, 0, t.rs
     while row < depth:
         t.kc, t.add, t.src = <int>min(<int64_t>MULTIPLIED_ROWS, depth - row), first + row > 0, src + row * step
         for image in range(plan.batch):
+            t.next = <const char *>t.src + PREFETCHED
             t.a = ws + plan.at.pixels + (image * plan.image_pixels * k.lda + row) * k.e_size
             t.out = ws + plan.at.products + image * (plan.image_pixels + 1) * plan.ld * k.t_size
             k.pixel_gemm(<int>plan.image_pixels, &t)
