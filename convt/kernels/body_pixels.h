@@ -80,10 +80,12 @@ INLINE void FN(channels_mn)(const int mr, const int nv, const int full, const co
 }
 
 /* `pixel_gemm` with contiguous pixels (cs = 1), channel by channel: no transposition. If not `full`, the last vector has n
- * pixels; else arguments as for channels_mn. */
-INLINE void FN(planes_mn)(const int mr, const int nv, const int full, const convt_pixel_gemm *t, int first, int n)
+ * pixels. `alone`: no copy, no pause, and next_rs = rs. Other arguments as for channels_mn. */
+INLINE void FN(planes_mn)(const int mr, const int nv, const int full, const int alone, const convt_pixel_gemm *t, int first,
+                          int n)
 {
     const S *from = (const S *)t->src + first, *next = (const S *)t->next + first;
+    const ptrdiff_t distance = (const char *)next - (const char *)from;
     S *copy = t->copy ? (S *)t->copy + first : NULL;
     const T *a = t->a;
     V acc[CONVT_PIXEL_MR][4];
@@ -92,29 +94,30 @@ INLINE void FN(planes_mn)(const int mr, const int nv, const int full, const conv
 #pragma GCC unroll 4
         for (int v = 0; v < nv; v++)
             acc[m][v] = V_(set1)((T)-0.0);
-    for (int k = 0, wait = 0; k < t->kc; k++, from += t->rs, a++) {
-        V x[4];
-        if (!wait--) {
-#pragma GCC unroll 4
-            for (int v = 0; v < nv; v++)
-                __builtin_prefetch(next + v * VL, 0, 2);
-            next += t->next_rs, wait = t->pause;
-        }
+    const int kc = t->kc, pause = alone ? 0 : t->pause;
+    for (int k = 0, last; k < kc; next += t->next_rs) {
 #pragma GCC unroll 4
         for (int v = 0; v < nv; v++)
-            x[v] = full || v < nv - 1 ? S_LOAD(from + v * VL) : S_LOADN(from + v * VL, n);
-        if (copy) {
+            __builtin_prefetch((alone ? (const S *)((const char *)from + distance) : next) + (nv + v) * VL);
+        last = k + pause < kc ? k + pause : kc - 1;
+        for (; k <= last; k++, from += t->rs, a++) {
+            V x[4];
 #pragma GCC unroll 4
             for (int v = 0; v < nv; v++)
-                S_STORE(copy + v * VL, x[v]);
-            copy += t->copy_ld;
-        }
+                x[v] = full || v < nv - 1 ? S_LOAD(from + v * VL) : S_LOADN(from + v * VL, n);
+            if (!alone && copy) {
+#pragma GCC unroll 4
+                for (int v = 0; v < nv; v++)
+                    S_STORE(copy + v * VL, x[v]);
+                copy += t->copy_ld;
+            }
 #pragma GCC unroll 8
-        for (int m = 0; m < mr; m++) {
-            const V weight = V_(set1)(a[m * CONVT_LDA]);
+            for (int m = 0; m < mr; m++) {
+                const V weight = V_(set1)(a[m * CONVT_LDA]);
 #pragma GCC unroll 4
-            for (int v = 0; v < nv; v++)
-                acc[m][v] = V_(fma)(weight, x[v], acc[m][v]);
+                for (int v = 0; v < nv; v++)
+                    acc[m][v] = V_(fma)(weight, x[v], acc[m][v]);
+            }
         }
     }
     FN(pixel_gemm_store)(mr, nv, t, first, acc);
@@ -124,7 +127,6 @@ INLINE void FN(planes_mn)(const int mr, const int nv, const int full, const conv
  * for transpositions, too. */
 #define CHANNELS_NV (ACCUMULATORS >= 3 * CONVT_PIXEL_MR ? 2 : 1)
 #define PLANES_NV(mr) ((mr) * 4 <= ACCUMULATORS ? 4 : (mr) * 2 <= ACCUMULATORS ? 2 : 1)
-/* The caller may pass a panel of two vectors at a time, narrower than the widest tile. */
 #define PIXEL_GEMM(m)                                                                  \
     static void FN(channels_##m)(const convt_pixel_gemm *t)                            \
     {                                                                                  \
@@ -134,18 +136,25 @@ INLINE void FN(planes_mn)(const int mr, const int nv, const int full, const conv
         for (; p < t->pixels; p += VL)                                                 \
             FN(channels_mn)(m, 1, 0, t, p, t->pixels - p < VL ? t->pixels - p : VL);   \
     }                                                                                  \
-    static void FN(planes_##m)(const convt_pixel_gemm *t)                              \
+    INLINE void FN(planes_of_##m)(const int alone, const int nv, const convt_pixel_gemm *t) \
     {                                                                                  \
         int p = 0;                                                                     \
-        for (; p + PLANES_NV(m) * VL <= t->pixels; p += PLANES_NV(m) * VL)             \
-            FN(planes_mn)(m, PLANES_NV(m), 1, t, p, VL);                               \
-        for (; PLANES_NV(m) > 2 && p + 2 * VL <= t->pixels; p += 2 * VL)               \
-            FN(planes_mn)(m, 2, 1, t, p, VL);                                          \
-        if (PLANES_NV(m) > 1 && p + VL < t->pixels)                                    \
-            FN(planes_mn)(m, 2, 0, t, p, t->pixels - p - VL);                          \
+        for (; p + nv * VL <= t->pixels; p += nv * VL)                                 \
+            FN(planes_mn)(m, nv, 1, alone, t, p, VL);                                  \
+        for (; nv > 2 && p + 2 * VL <= t->pixels; p += 2 * VL)                         \
+            FN(planes_mn)(m, 2, 1, alone, t, p, VL);                                   \
+        if (nv > 1 && p + VL < t->pixels)                                              \
+            FN(planes_mn)(m, 2, 0, alone, t, p, t->pixels - p - VL);                   \
         else                                                                           \
             for (; p < t->pixels; p += VL)                                             \
-                FN(planes_mn)(m, 1, 0, t, p, t->pixels - p < VL ? t->pixels - p : VL); \
+                FN(planes_mn)(m, 1, 0, alone, t, p, t->pixels - p < VL ? t->pixels - p : VL); \
+    }                                                                                  \
+    static void FN(planes_##m)(const convt_pixel_gemm *t)                              \
+    {                                                                                  \
+        if (t->copy || t->pause)                                                       \
+            FN(planes_of_##m)(0, PLANES_NV(m) < 2 ? 1 : 2, t);                         \
+        else                                                                           \
+            FN(planes_of_##m)(1, PLANES_NV(m), t);                                     \
     }
 PIXEL_GEMM(1) PIXEL_GEMM(2) PIXEL_GEMM(3) PIXEL_GEMM(4) PIXEL_GEMM(5) PIXEL_GEMM(6) PIXEL_GEMM(7) PIXEL_GEMM(8)
 static void FN(pixel_gemm)(int mr, const convt_pixel_gemm *t)

@@ -218,8 +218,8 @@ typedef struct {
  *   out[m * ld + p] = (add ? out[m * ld + p] : 0) + sum over k < kc of a[m * CONVT_LDA + k] * src[p * cs + k * rs]
  *
  * Whole vectors of `out` are written, and read with `add`. Either cs or rs is 1. With rs = 1, pixels are transposed in
- * registers. With cs = 1, src[p + k * rs] is copied to copy[p + k * copy_ld], in whole vectors, and pixels of a row at `next` are
- * prefetched, then those of the next row after `pause` more k.
+ * registers. With cs = 1, src[p + k * rs] is copied to copy[p + k * copy_ld], in whole vectors, and pixels of the row at `next`
+ * are prefetched, a register tile further, then those of the row after it, a row after each `pause` k.
  */
 typedef struct {
     int kc, pixels, add;   /* kc: at most CONVT_KC; with cs other than 1, at least 16 bytes of T */

@@ -281,7 +281,6 @@ PAGES = {
         | `across` | over pixels | [column][pixel] | stride times out-channels up to {_core.ACROSS} |
         stride times out-channels up to {_core.ACROSS}, many in-channels |
         Up to {word(source(KERNELS, "CONVT_PIXEL_MR"))} columns read them in place,
-        and up to {scatter.loops.PLANES_IN_PLACE} if an output row reads one input row
         | `columns` | at most {scatter.schedule._COLUMNS_PIXELS[0]} (9 register tiles of {ROWS["avx512"]}),
         {scatter.schedule._COLUMNS_PIXELS[1]} on AMX | at most {scatter.schedule._TASK_ROWS} output rows
         | `across` | at most {scatter.schedule._ACROSS_PIXELS}, with products up to {size(scatter.schedule._PRODUCT_BYTES)} |

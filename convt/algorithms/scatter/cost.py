@@ -149,7 +149,7 @@ def _across_counts(schedule, kind, rows, unit, here):
     counts = {name: count * chunks / gemm_rows for name, count in gemm.items()}
     if not problem.planar:
         counts["across_transpose"] = packs * ci * vectors
-    elif rows.taps > 1 and not schedule.chunks_of_tap:  # a depth chunk has several taps, whose planes are not multiplied in place
+    elif rows.taps > 1 and not schedule.chunks_of_tap:  # planes are packed, because a depth chunk has several taps
         line = 0 if schedule.joined else 64 / (vl * unit.t_size)  # a row is on one more cache line than it fills
         counts["collect"] = packs * ci * (vectors + line)
     if not problem.planar and problem.groups * ci * unit.s_size % _SAME_SET_BYTES == 0 and ci > _FEW_CHANNELS:

@@ -52,7 +52,6 @@ cnp.import_array()
 cdef enum:
     PREFETCHED = 128  # the most bytes by which a prefetch advances: two cache lines, because fetching one also fetches the next
     MOST_AXES = 64    # the most axes, as in NumPy
-    PANELS_AHEAD = 2  # panels of pixels by which prefetches of planes are ahead
 
 
 cdef struct ScatterRun:
@@ -87,6 +86,7 @@ cdef struct ScatterChunk:
     int64_t panel         # its first depth in the panel
     int64_t at            # across: its offset in the weights in bytes
     int64_t prefetches    # lines that a tile prefetches
+    int64_t share         # in place: elements between the first planes that adjacent tiles prefetch
 
 
 cdef struct ScatterClass:
@@ -102,8 +102,8 @@ cdef struct ScatterClass:
     int64_t *tap_columns  # bands: [tap][phase] first column of the products
     Cut by_tile[3]        # across: division of the columns into tiles, for each number of vectors of pixels
     int64_t tiles[3]      # across: number of tiles, for each number of vectors of pixels
-    bint in_place         # across: pixels are multiplied in place
-    int64_t most          # in_place: the most columns of a tile
+    int64_t tiles_in_place  # across: number of tiles that multiply pixels in place; 0: pixels are packed
+    Cut by_tile_in_place  # division of the columns into these tiles
     PackClass *pack
 
 
@@ -426,9 +426,13 @@ cdef open_gemm(Scatter *s, ScatterClass *c, PackClass *pack, list keep):
         ch.prefetches = ch.depth // k.prefetch_interval
         ch += 1
     # Contiguous channels (in_c = 1) are transposed in registers, for one tile.
-    c.in_place = s.across and (((by_tap or c.ntaps == 1) and s.in_step == 1)
-                               or (few and s.in_c == 1 and s.ci <= CONVT_KC and s.ci * k.t_size >= 16))
-    c.most = CONVT_PIXEL_MR if few else min(<int64_t>CONVT_PIXEL_MR, k.mr[convt_quotient(k.nr, k.vl)])
+    if s.across and (((by_tap or c.ntaps == 1) and s.in_step == 1)
+                     or (few and s.in_c == 1 and s.ci <= CONVT_KC and s.ci * k.t_size >= 16)):
+        n = CONVT_PIXEL_MR if few else min(<int64_t>CONVT_PIXEL_MR, k.mr[convt_quotient(k.nr, k.vl)])
+        c.tiles_in_place = convt_quotient(pack.ncols + n - 1, n)
+        c.by_tile_in_place = cut_evenly(pack.ncols, c.tiles_in_place, 1)
+        for n in range(c.nchunks):
+            c.chunks[n].share = convt_quotient(c.chunks[n].depth, c.tiles_in_place) * s.in_c
 
 
 # ---------------------------------------------------------------- rows of a task
@@ -720,7 +724,7 @@ cdef void compute_products(Scatter *s, Product *w, const char *next, int64_t nex
             tiles = c.npanels * convt_quotient(w.m + most - 1, most)
         i = max(<int64_t>1, tiles * c.chunks.prefetches * c.nchunks)
         w.t.prefetch_step = min(<int64_t>PREFETCHED, convt_quotient(next_bytes + i - 1, i))
-    if c.in_place:
+    if c.tiles_in_place:
         multiply_in_place(s, w)
         return
     while p < w.m:
@@ -750,27 +754,27 @@ cdef void multiply_in_place(const Scatter *s, Product *w) noexcept nogil:
     cdef const convt_kernels *k = s.k
     cdef ScatterClass *c = w.c
     cdef ScatterChunk *ch
-    cdef int64_t chunk, p, i, r0, r1, tiles = convt_quotient(c.pack.ncols + c.most - 1, c.most), some = w.m
-    cdef Cut by_tile = cut_evenly(c.pack.ncols, tiles, 1)
-    cdef bint copies = s.schedule.chunks_of_tap or tiles > 1, is_kept
+    cdef int64_t chunk, p, i, r0, r1, some = w.m
+    cdef bint copies = s.schedule.chunks_of_tap or c.tiles_in_place > 1, is_kept = False
     cdef const char *src
-    cdef char *panel
+    cdef char *panel = NULL
     cdef convt_pixel_gemm t
-    t.cs, t.ld, t.next_rs, t.pause = s.in_step, c.ld, s.in_c, <int>tiles - 1
+    t.cs, t.ld, t.next_rs, t.pause = s.in_step, c.ld, s.in_c, <int>c.tiles_in_place - 1
     if copies:
         some = t.copy_ld = k.nr
     for chunk in range(c.nchunks):
         ch = c.chunks + chunk
-        panel = place_of_chunk(s, w, chunk, &is_kept)
+        if copies:
+            panel = place_of_chunk(s, w, chunk, &is_kept)
         src = w.src + (tap_at(s, c, ch.tap, w.j, s.in_steps) + w.i_lo * s.in_step + ch.channel * s.in_c) * k.s_size
         t.kc, t.add, p = <int>ch.depth, chunk > 0, 0
         while p < w.m:
-            t.pixels, t.src, t.rs, t.copy, r1 = <int>min(some, w.m - p), src, s.in_c, panel if copies else NULL, 0
-            for i in range(tiles):
+            t.pixels, t.src, t.rs, t.copy, r1 = <int>min(some, w.m - p), src, s.in_c, panel, 0
+            for i in range(c.tiles_in_place):
                 if is_kept or i:  # whole vectors, because they are copied whole
                     t.pixels, t.src, t.rs, t.copy = k.nr if t.pixels > k.vl else k.vl, panel, k.nr, NULL
-                t.next = src + (convt_quotient(ch.depth * i, tiles) * s.in_c + PANELS_AHEAD * k.nr) * k.s_size
-                r0, r1 = r1, cut_at(&by_tile, i + 1)
+                t.next = src + (i * ch.share + k.nr) * k.s_size
+                r0, r1 = r1, cut_at(&c.by_tile_in_place, i + 1)
                 t.a = w.weights + ch.at + r0 * CONVT_LDA * k.e_size
                 t.out = w.col + (r0 * c.ld + p) * k.t_size
                 k.pixel_gemm(<int>(r1 - r0), &t)

@@ -36,7 +36,7 @@ cnp.import_array()
 FEW_PIXELS = CONVT_PIXEL_MR  # the most images, and pixels of each, for which weights are multiplied in place (`multiply_rows`)
 
 cdef enum:
-    PREFETCHED = 384  # bytes between the elements of a row that are multiplied and those that are prefetched
+    PREFETCHED = 128  # bytes between the next elements of a row and those that are prefetched
     COPIED_ROWS = 8  # filter rows that are copied side by side; the hardware can prefetch as many streams
     MULTIPLIED_ROWS = 16  # filter rows that one call multiplies in place; with fewer, products are loaded and stored too often
 
