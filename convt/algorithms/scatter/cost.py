@@ -149,10 +149,9 @@ def _across_counts(schedule, kind, rows, unit, here):
     counts = {name: count * chunks / gemm_rows for name, count in gemm.items()}
     if not problem.planar:
         counts["across_transpose"] = packs * ci * vectors
-    else:
+    elif rows.taps > 1 and not schedule.chunks_of_tap:  # planes are packed, because a depth chunk has several taps
         line = 0 if schedule.joined else 64 / (vl * unit.t_size)  # a row is on one more cache line than it fills
-        packed = rows.taps > 1 and not schedule.chunks_of_tap  # because a depth chunk has several taps
-        counts["collect"] = packs * ci * (line + (vectors if packed else 0))
+        counts["collect"] = packs * ci * (vectors + line)
     if not problem.planar and problem.groups * ci * unit.s_size % _SAME_SET_BYTES == 0 and ci > _FEW_CHANNELS:
         counts["move"] = packs * ci * vectors  # cache lines that share sets of L1 are copied first
     counts["start"] = packs / gemm_rows + phases
