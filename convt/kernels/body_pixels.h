@@ -127,34 +127,34 @@ INLINE void FN(planes_mn)(const int mr, const int nv, const int full, const int 
  * for transpositions, too. */
 #define CHANNELS_NV (ACCUMULATORS >= 3 * CONVT_PIXEL_MR ? 2 : 1)
 #define PLANES_NV(mr) ((mr) * 4 <= ACCUMULATORS ? 4 : (mr) * 2 <= ACCUMULATORS ? 2 : 1)
-#define PIXEL_GEMM(m)                                                                  \
-    static void FN(channels_##m)(const convt_pixel_gemm *t)                            \
-    {                                                                                  \
-        int p = 0;                                                                     \
-        for (; p + CHANNELS_NV * VL <= t->pixels; p += CHANNELS_NV * VL)               \
-            FN(channels_mn)(m, CHANNELS_NV, 1, t, p, VL);                              \
-        for (; p < t->pixels; p += VL)                                                 \
-            FN(channels_mn)(m, 1, 0, t, p, t->pixels - p < VL ? t->pixels - p : VL);   \
-    }                                                                                  \
-    INLINE void FN(planes_of_##m)(const int alone, const int nv, const convt_pixel_gemm *t) \
-    {                                                                                  \
-        int p = 0;                                                                     \
-        for (; p + nv * VL <= t->pixels; p += nv * VL)                                 \
-            FN(planes_mn)(m, nv, 1, alone, t, p, VL);                                  \
-        for (; nv > 2 && p + 2 * VL <= t->pixels; p += 2 * VL)                         \
-            FN(planes_mn)(m, 2, 1, alone, t, p, VL);                                   \
-        if (nv > 1 && p + VL < t->pixels)                                              \
-            FN(planes_mn)(m, 2, 0, alone, t, p, t->pixels - p - VL);                   \
-        else                                                                           \
-            for (; p < t->pixels; p += VL)                                             \
+#define PIXEL_GEMM(m)                                                                         \
+    static void FN(channels_##m)(const convt_pixel_gemm *t)                                   \
+    {                                                                                         \
+        int p = 0;                                                                            \
+        for (; p + CHANNELS_NV * VL <= t->pixels; p += CHANNELS_NV * VL)                      \
+            FN(channels_mn)(m, CHANNELS_NV, 1, t, p, VL);                                     \
+        for (; p < t->pixels; p += VL)                                                        \
+            FN(channels_mn)(m, 1, 0, t, p, t->pixels - p < VL ? t->pixels - p : VL);          \
+    }                                                                                         \
+    INLINE void FN(planes_of_##m)(const int alone, const int nv, const convt_pixel_gemm *t)   \
+    {                                                                                         \
+        int p = 0;                                                                            \
+        for (; p + nv * VL <= t->pixels; p += nv * VL)                                        \
+            FN(planes_mn)(m, nv, 1, alone, t, p, VL);                                         \
+        for (; nv > 2 && p + 2 * VL <= t->pixels; p += 2 * VL)                                \
+            FN(planes_mn)(m, 2, 1, alone, t, p, VL);                                          \
+        if (nv > 1 && p + VL < t->pixels)                                                     \
+            FN(planes_mn)(m, 2, 0, alone, t, p, t->pixels - p - VL);                          \
+        else                                                                                  \
+            for (; p < t->pixels; p += VL)                                                    \
                 FN(planes_mn)(m, 1, 0, alone, t, p, t->pixels - p < VL ? t->pixels - p : VL); \
-    }                                                                                  \
-    static void FN(planes_##m)(const convt_pixel_gemm *t)                              \
-    {                                                                                  \
-        if (t->copy || t->pause)                                                       \
-            FN(planes_of_##m)(0, PLANES_NV(m) < 2 ? 1 : 2, t);                         \
-        else                                                                           \
-            FN(planes_of_##m)(1, PLANES_NV(m), t);                                     \
+    }                                                                                         \
+    static void FN(planes_##m)(const convt_pixel_gemm *t)                                     \
+    {                                                                                         \
+        if (t->copy || t->pause)                                                              \
+            FN(planes_of_##m)(0, PLANES_NV(m) < 2 ? 1 : 2, t);                                \
+        else                                                                                  \
+            FN(planes_of_##m)(1, PLANES_NV(m), t);                                            \
     }
 PIXEL_GEMM(1) PIXEL_GEMM(2) PIXEL_GEMM(3) PIXEL_GEMM(4) PIXEL_GEMM(5) PIXEL_GEMM(6) PIXEL_GEMM(7) PIXEL_GEMM(8)
 static void FN(pixel_gemm)(int mr, const convt_pixel_gemm *t)

@@ -782,7 +782,7 @@ def test_pixel_gemm(k):
         for add in (0, 1):
             out, before, copy = Guarded(mr * room, k.T, aligned=True), numbers(mr, room), Guarded(kc * room, k.S, aligned=True)
             out.array[...] = before.ravel()
-            copies = {"copy": copy.array, "copy_ld": room, "pause": add} if planes else {}
+            copies = {"copy": copy.array, "copy_ld": room, "next": src, "next_rs": pixels, "pause": add} if planes else {}
             k.pixel_gemm(mr, record(
                 "convt_pixel_gemm", kc=kc, pixels=pixels, add=add, src=src, cs=1 if planes else kc, rs=pixels if planes else 1,
                 ld=room, a=guarded(a.ravel()[: (mr - 1) * LDA + kc], k.T), out=out.array, **copies,

@@ -759,7 +759,7 @@ cdef void multiply_in_place(const Scatter *s, Product *w) noexcept nogil:
     cdef const char *src
     cdef char *panel = NULL
     cdef convt_pixel_gemm t
-    t.cs, t.ld, t.next_rs, t.pause = s.in_step, c.ld, s.in_c, <int>c.tiles_in_place - 1
+    t.cs, t.ld, t.next_rs = s.in_step, c.ld, s.in_c
     if copies:
         some = t.copy_ld = k.nr
     for chunk in range(c.nchunks):
@@ -767,7 +767,8 @@ cdef void multiply_in_place(const Scatter *s, Product *w) noexcept nogil:
         if copies:
             panel = place_of_chunk(s, w, chunk, &is_kept)
         src = w.src + (tap_at(s, c, ch.tap, w.j, s.in_steps) + w.i_lo * s.in_step + ch.channel * s.in_c) * k.s_size
-        t.kc, t.add, p = <int>ch.depth, chunk > 0, 0
+        # The tiles of a kept row prefetch no planes.
+        t.kc, t.pause, t.add, p = <int>ch.depth, <int>(ch.depth if is_kept else c.tiles_in_place - 1), chunk > 0, 0
         while p < w.m:
             t.pixels, t.src, t.rs, t.copy, r1 = <int>min(some, w.m - p), src, s.in_c, panel, 0
             for i in range(c.tiles_in_place):
