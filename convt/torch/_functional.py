@@ -83,8 +83,8 @@ def _is_valid(rank, data, filter, bias, attributes, groups):
     if len(filter) != rank + 2 or len(data) != rank + 2:
         return False
     stride, padding, output_padding, dilation = attributes
-    if any(type(each) is int and each >= 2**63 for each in (groups, *stride, *padding, *output_padding, *dilation)):
-        return False  # torch's graphs store 64-bit integers
+    if any(type(each) is int and each >= 2**31 for each in (groups, *stride, *padding, *output_padding, *dilation)):
+        return False  # torch's kernels take the lowest 32 bits
     if type(data[0]) is int and data[0] == 0:
         return False  # torch refuses some empty batches, and computes nothing for the others
     ci, co = filter[0], filter[1] * groups

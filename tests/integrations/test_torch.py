@@ -190,6 +190,8 @@ WRONG = [
     *({"dilation": value} for value in (0, 2**40, (1, 2**63))), *({"groups": value} for value in (0, 3, 2**63)), {"other": 1},
     {"bias": torch.zeros(5)}, {"weight": torch.zeros(4, 2, 3)}, {"weight": torch.zeros(4, 2, 3, 3, dtype=torch.float64)},
     {"input": torch.zeros(1, 3, 5, 5)}, {"input": np.zeros((1, 4, 5, 5))},
+    # One pixel, whose output is small: torch takes the lowest 32 bits of a stride.
+    *({"input": torch.zeros(1, 4, 1, 1), "stride": value} for value in (2**31, 2**40, (1, 2**40))),
 ]  # fmt: skip
 
 
