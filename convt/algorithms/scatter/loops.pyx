@@ -177,8 +177,8 @@ cdef struct Product:
     char *ws
     char *col             # products
     char *refused
-    int64_t slot          # of the tap's input row, and whether the slot held it before
-    bint is_kept
+    int64_t slot          # number of the slot that holds the tap's input row
+    bint is_kept          # that slot held it before this output row
     convt_tile t
     void *rows[CONVT_MOST_ROWS]
 
