@@ -779,19 +779,20 @@ def test_pixel_gemm(k):
         a = np.full((mr, LDA), np.nan)
         a[:, :kc] = weights
         src = guarded(values.T if planes else values, k.S)
-        for add in (0, 1):
+        for add, pause, copies in itertools.product((0, 1), (0, 2) if planes else (0,), (False, True) if planes else (False,)):
             out, before, copy = Guarded(mr * room, k.T, aligned=True), numbers(mr, room), Guarded(kc * room, k.S, aligned=True)
             out.array[...] = before.ravel()
-            copies = {"copy": copy.array, "copy_ld": room, "next": src, "next_rs": pixels, "pause": add} if planes else {}
+            fields = {"copy": copy.array, "copy_ld": room} if copies else {}
             k.pixel_gemm(mr, record(
                 "convt_pixel_gemm", kc=kc, pixels=pixels, add=add, src=src, cs=1 if planes else kc, rs=pixels if planes else 1,
-                ld=room, a=guarded(a.ravel()[: (mr - 1) * LDA + kc], k.T), out=out.array, **copies,
+                ld=room, a=guarded(a.ravel()[: (mr - 1) * LDA + kc], k.T), out=out.array,
+                next=src, next_rs=pixels, pause=pause, **fields,
             ))  # fmt: skip
-            if planes:
+            if copies:
                 assert (copy.array.reshape(kc, room)[:, :pixels] == src.reshape(kc, pixels)).all()
                 copy.assert_only(slice(None))
             want = weights @ values.T + add * before[:, :pixels]
-            same(out.array.reshape(mr, room)[:, :pixels], want, k.T, (mr, pixels, kc, planes, add))
+            same(out.array.reshape(mr, room)[:, :pixels], want, k.T, (mr, pixels, kc, planes, add, pause, copies))
             out.assert_only(slice(None))
 
 
